@@ -1,0 +1,1 @@
+"""How a stage runs: supervisor, memory guard, process tree, accelerators, reading metrics."""

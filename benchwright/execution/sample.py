@@ -1,0 +1,65 @@
+"""What one replicate of a measure stage gave: the row of `samples.jsonl`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from benchwright.execution.launch import EndReason, Usage
+from benchwright.spec.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a measure stage printed.
+
+    Attributes:
+        metrics: One finite number for each metric: the mean of what repeats inside the process.
+        values: The repeats inside the process, where the stage gave a list.
+        items: Outcome of each evaluated item by item id, by metric, where the stage gave them
+            (`{"items": {"accuracy": {"q1": 1, "q2": 0}}}`); a list where repeats share an item.
+        effective: Parameter values that the system under test says it used, by dotted name.
+    """
+
+    metrics: Mapping[str, float]
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    items: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    effective: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One replicate.
+
+    Attributes:
+        stage, arm: Names.
+        block: Number of the randomised block from 0; warm-up blocks are numbered from 0 too.
+        order: Position in the run's whole order, from 0.
+        warmup: Whether it is left out of the analysis.
+        seed: The `run.seed` that the stage received.
+        started: Wall clock at the start, ISO 8601 with time zone.
+        duration_s: Monotonic seconds of the process.
+        reason, exit_code: How the process ended. A `failed` sample has no measurement.
+        error: What went wrong, for a person; empty for a good one.
+        measurement: None where it failed.
+        usage: What the process tree used.
+    """
+
+    stage: str
+    arm: str
+    block: int
+    order: int
+    warmup: bool
+    seed: int
+    started: str
+    duration_s: float
+    reason: EndReason
+    exit_code: int | None
+    error: str
+    measurement: Measurement | None
+    usage: Usage
+
+    @property
+    def ok(self) -> bool:
+        """Whether it can be analysed."""
+        return self.measurement is not None

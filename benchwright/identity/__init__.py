@@ -1,0 +1,1 @@
+"""What really ran: signatures, fingerprints, effective parameters, the artifact cache."""

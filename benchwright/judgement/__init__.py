@@ -1,0 +1,1 @@
+"""When to believe it: statistics, the two gates, verdicts, reliability tags."""

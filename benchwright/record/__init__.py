@@ -1,0 +1,1 @@
+"""What is remembered: runs, index, lessons, risks."""

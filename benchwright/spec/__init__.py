@@ -1,0 +1,1 @@
+"""What was asked: configuration, stages, metrics, manifest, templates."""

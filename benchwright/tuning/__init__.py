@@ -1,0 +1,1 @@
+"""Looking for a better value: strategies and the loop guard."""

@@ -1,0 +1,1 @@
+"""Configured connections: hosts, credentials, providers, policies."""

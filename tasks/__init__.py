@@ -1,0 +1,1 @@
+"""Prefect tasks, each a thin wrapper around one engine call."""
