@@ -1,4 +1,4 @@
-"""What one replicate of a measure stage gave: the row of `samples.jsonl`."""
+"""What running a stage gave: a measurement, a replicate (the row of `samples.jsonl`), a build."""
 
 from __future__ import annotations
 
@@ -63,3 +63,23 @@ class Sample:
     def ok(self) -> bool:
         """Whether it can be analysed."""
         return self.measurement is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PrepResult:
+    """What became of one prep stage of one arm.
+
+    Attributes:
+        stage, arm: Names.
+        signature: SHA-256 in hex.
+        cached: Whether its artifacts came from the cache.
+        reason: Why it was a hit or a miss, in words.
+        wall_s: Seconds that it took; 0 for a hit.
+    """
+
+    stage: str
+    arm: str
+    signature: str
+    cached: bool
+    reason: str
+    wall_s: float

@@ -5,31 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchwright.execution.sample import Sample
+from benchwright.execution.sample import PrepResult, Sample
 from benchwright.identity.fingerprint import Fingerprint
 from benchwright.judgement.verdict import Finding, Judgement, Tag
 from benchwright.spec.manifest import Manifest
 from benchwright.spec.model import BenchmarkConfig
-
-
-@dataclass(frozen=True, slots=True)
-class PrepResult:
-    """What became of one prep stage of one arm.
-
-    Attributes:
-        stage, arm: Names.
-        signature: SHA-256 in hex.
-        cached: Whether its artifacts came from the cache.
-        reason: Why it was a hit or a miss, in words.
-        wall_s: Seconds that it took; 0 for a hit.
-    """
-
-    stage: str
-    arm: str
-    signature: str
-    cached: bool
-    reason: str
-    wall_s: float
 
 
 @dataclass(frozen=True, slots=True)

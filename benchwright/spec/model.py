@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from benchwright.spec.values import Value, flatten
+from benchwright.spec.values import Scalar, Value, as_text, flatten
 
 
 class Frozen(BaseModel):
@@ -26,6 +26,13 @@ def _name(text: str) -> str:
         raise ValueError("a name has letters, digits, '_' and '-' only")
     return text
 
+
+def _env_text(value: Any) -> Any:
+    return value if value is None else as_text(value) if isinstance(value, Scalar) else value
+
+
+EnvValue = Annotated[str | None, BeforeValidator(_env_text)]
+"""An environment variable's value; a number or a boolean becomes the text that was written."""
 
 Name = Annotated[str, AfterValidator(_name)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -162,7 +169,10 @@ class Stage(Frozen):
     """Files and folders that the stage reads, relative to the configuration's folder."""
     params: tuple[str, ...] = ()
     """Parameters handed over in the environment, `a.b` as `A_B`."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, EnvValue] = Field(default_factory=dict)
+    """Variables of the process. Null hands the caller's own value on. What is named neither here
+    nor in the short list of the launcher (PATH, HOME, ...) doesn't reach the stage: what a stage
+    can't see can't change what it makes behind the signature's back."""
     cwd: str | None = None
     """Working directory, relative to the configuration's folder. Left out: that folder."""
     timeout_s: Positive | None = None
