@@ -1,0 +1,239 @@
+"""A plan: what a run would do, and why it may not. Nothing is executed, nothing is written."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchwright.errors import Difference, GateRefused, Where
+from benchwright.identity.cache import ArtifactCache
+from benchwright.identity.canonical import config_hash
+from benchwright.identity.signature import Signature
+from benchwright.judgement.challenge import Challenge, challenge, missing_parameters, unjustified
+from benchwright.judgement.schedule import Slot, schedule
+from benchwright.judgement.view import RunView
+from benchwright.planning.preflight import preflight
+from benchwright.planning.signing import sign_graph
+from benchwright.record.prior import latest_reliable, priors
+from benchwright.spec.arms import Arm, expand_arms
+from benchwright.spec.graph import check_graph, check_treatment
+from benchwright.spec.model import BenchmarkConfig, Stage, StageKind
+from benchwright.spec.resolve import Resolved
+
+CHALLENGES_OVERRIDDEN = "because"
+"""Key of the reason that a person gave with `--because`, in a run's overrides."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPrep:
+    """A prep stage of one arm, and whether the cache has what it would make."""
+
+    stage: Stage
+    arm: Arm
+    signature: Signature
+    hit: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run will take.
+
+    Attributes:
+        wall_s: Seconds; None: unknown.
+        basis: What the figure stands on, as a sentence.
+        gpu_hours: From `est_gpu_hours`, for all replicates; 0 without GPUs.
+    """
+
+    wall_s: float | None
+    basis: str
+    gpu_hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run would do.
+
+    Attributes:
+        resolved: The configuration, with where each value came from.
+        config_hash: SHA-256 of its canonical form.
+        arms: The baseline first.
+        prep: Every prep stage of every arm, in the order in which they'd run.
+        slots: The order of the replicates; empty for a graph without measure stages.
+        challenges: Arguments against the plan that a person has to override.
+        caveats: What will keep the result from being more than QUALIFIED, as sentences.
+        estimate: What it will take.
+        priors: Earlier runs of the same domain and recipe, newest last.
+    """
+
+    resolved: Resolved
+    config_hash: str
+    arms: tuple[Arm, ...]
+    prep: tuple[PlannedPrep, ...]
+    slots: tuple[Slot, ...]
+    challenges: tuple[Challenge, ...]
+    caveats: tuple[str, ...]
+    estimate: Estimate
+    priors: tuple[RunView, ...]
+
+    @property
+    def config(self) -> BenchmarkConfig:
+        """The configuration."""
+        return self.resolved.config
+
+    def stages(self, kind: StageKind) -> tuple[Stage, ...]:
+        """The stages of one kind, in topological order."""
+        return tuple(stage for stage in self.config.stages if stage.kind is kind)
+
+
+def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Plan:
+    """Plan a run.
+
+    Args:
+        resolved: The configuration.
+        home: `$BENCHMARK_HOME`; need not exist.
+        environ: The environment that the run would be asked for in.
+
+    Raises:
+        BadInput: The graph, a template or an input is wrong.
+        GateRefused: A gate refuses it: the treatment reaches no stage, a parameter that must be
+            declared isn't, or one differs from the latest RELIABLE run without a reason.
+    """
+    config = resolved.config
+    check_graph(config.stages, config=config)
+    check_treatment(config, config.stages)
+    earlier = tuple(priors(home, config.domain, config.recipe))
+    refuse_undeclared(resolved, earlier)
+    refuse_unjustified(resolved, latest_reliable(home, config.domain, config.recipe))
+    arms = expand_arms(config)
+    prep = plan_prep(config, arms, resolved.folders, resolved.domain.version, home, environ)
+    caveats = preflight(config, resolved.folders, home)
+    measured = any(stage.kind is StageKind.MEASURE for stage in config.stages)
+    return Plan(
+        resolved=resolved,
+        config_hash=config_hash(config),
+        arms=arms,
+        prep=prep,
+        slots=schedule([arm.name for arm in arms], config.replication) if measured else (),
+        challenges=tuple(challenge(config, resolved.manifest, earlier)),
+        caveats=tuple(caveats),
+        estimate=estimate(config, arms, prep, earlier),
+        priors=earlier,
+    )
+
+
+def plan_prep(
+    config: BenchmarkConfig,
+    arms: Sequence[Arm],
+    folders: Mapping[str, Path],
+    domain_version: str,
+    home: Path,
+    environ: Mapping[str, str],
+) -> tuple[PlannedPrep, ...]:
+    """Sign every prep stage of every arm, and look each up in the cache.
+
+    Arms that share a signature share an artifact: the second one is a hit once the first is built.
+    """
+    cache = ArtifactCache(home / "cache")
+    signatures = sign_graph(
+        config, arms, folders=folders, domain_version=domain_version, environ=environ
+    )
+    planned: list[PlannedPrep] = []
+    seen: dict[str, str] = {}
+    for stage in config.stages:
+        for arm in arms:
+            signature = signatures.get((stage.name, arm.name))
+            if signature is None:
+                continue
+            if signature.digest in seen:
+                hit, reason = True, f"the same as for {seen[signature.digest]}"
+            else:
+                found = cache.lookup(signature)
+                hit, reason = found.hit, found.reason
+            seen.setdefault(signature.digest, arm.name)
+            planned.append(PlannedPrep(stage, arm, signature, hit, reason))
+    return tuple(planned)
+
+
+def refuse_undeclared(resolved: Resolved, earlier: Sequence[RunView]) -> None:
+    """Gate 1, rule 2: the plan is refused while a parameter of the manifest isn't declared."""
+    missing = missing_parameters(resolved.config, resolved.manifest, earlier)
+    if missing:
+        names = ", ".join(row.field for row in missing)
+        raise GateRefused(
+            f"the manifest asks for parameters that aren't declared: {names}",
+            differences=missing,
+            where=Where(file=str(resolved.folder), key="params"),
+            expected="every parameter of the manifest declared, even at its default",
+            hint="add them under `params:`, or give them with -p " + missing[0].field + "=VALUE",
+        )
+
+
+def refuse_unjustified(resolved: Resolved, reliable: RunView | None) -> None:
+    """Gate 1, rule 3: what differs from the latest RELIABLE run is the treatment or has a reason."""
+    rows: Sequence[Difference] = unjustified(resolved.config, resolved.manifest, reliable)
+    if rows:
+        raise GateRefused(
+            f"{len(rows)} parameter(s) differ from the latest RELIABLE run"
+            f" {reliable.run_id if reliable else ''} without a reason",
+            differences=rows,
+            where=Where(key="justified"),
+            expected="each is inherited, is the treatment, or has its reason",
+            hint=f'add `justified: {{{rows[0].field}: "why"}}` to the file',
+        )
+
+
+def refuse_challenged(plan: Plan, because: str | None) -> None:
+    """Stop at the challenges, unless a person gave a reason to go on.
+
+    Raises:
+        GateRefused: With every argument as a row.
+    """
+    if plan.challenges and not because:
+        raise GateRefused(
+            f"the plan is challenged: {plan.challenges[0].argument}",
+            differences=[
+                Difference(item.code, item.argument, item.hint, item.reason)
+                for item in plan.challenges
+            ],
+            hint="change the plan, or say why it is right: --because TEXT (kept in the record)",
+        )
+
+
+def estimate(
+    config: BenchmarkConfig,
+    arms: Sequence[Arm],
+    prep: Sequence[PlannedPrep],
+    earlier: Sequence[RunView],
+) -> Estimate:
+    """What a run will take, from the latest earlier run that has the same stages."""
+    names = {stage.name for stage in config.stages}
+    launches = len(arms) * (config.replication.replicates + config.replication.warmup)
+    gpu_hours = sum(
+        (stage.resources.est_gpu_hours or 0.0)
+        * (launches if stage.kind is StageKind.MEASURE else 1)
+        for stage in config.stages
+    )
+    for view in reversed(earlier):
+        measured = {sample.stage for sample in view.samples}
+        if not view.samples or not measured <= names:
+            continue
+        total, unknown = 0.0, []
+        for stage in config.stages:
+            if stage.kind is StageKind.MEASURE:
+                spans = [s.duration_s for s in view.samples if s.stage == stage.name and s.ok]
+                total += launches * statistics.median(spans) if spans else 0.0
+            elif stage.kind is StageKind.PREP and any(
+                item.stage.name == stage.name and not item.hit for item in prep
+            ):
+                built = [p.wall_s for p in view.prep if p.stage == stage.name and not p.cached]
+                misses = sum(item.stage.name == stage.name and not item.hit for item in prep)
+                total += misses * statistics.median(built) if built else 0.0
+                unknown += [] if built else [stage.name]
+        basis = f"from the stage times of {view.run_id}"
+        if unknown:
+            basis += ", without " + ", ".join(unknown) + ", which came from the cache there"
+        return Estimate(total, basis, gpu_hours)
+    return Estimate(None, "no earlier run of these stages to go by", gpu_hours)

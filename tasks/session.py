@@ -1,0 +1,88 @@
+"""The run that this process is working on, for the tasks of its flow.
+
+Prefect tasks take and give plain text and numbers, which its pages can show; what they work on
+(the runner, the run's folder) is bound here by the flow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchwright.execution.runner import StageRunner
+from benchwright.execution.sample import PrepResult, Sample
+from benchwright.identity.signature import Signature
+from benchwright.judgement.verdict import Finding
+from benchwright.record.run import RunRecord
+from benchwright.record.store import RunFolder
+from benchwright.spec.arms import Arm
+from benchwright.spec.model import BenchmarkConfig, Stage
+
+
+@dataclass(slots=True)
+class RunSession:
+    """What the tasks of one run share.
+
+    Attributes:
+        home: `$BENCHMARK_HOME`.
+        folder: The run's folder.
+        record: The run as it was recorded when it started.
+        arms: By name, the baseline first.
+        runner: Runs its stages.
+        signatures: By (stage, arm), signed when the run started.
+        prep, samples, steps, findings: What the run has given so far.
+        cancelled: Set when a person or a signal asks the run to end.
+    """
+
+    home: Path
+    folder: RunFolder
+    record: RunRecord
+    arms: Mapping[str, Arm]
+    runner: StageRunner
+    signatures: Mapping[tuple[str, str], Signature]
+    domain_version: str
+    prep: list[PrepResult] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    steps: dict[str, Any] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    finished: RunRecord | None = None
+
+    @property
+    def config(self) -> BenchmarkConfig:
+        """The run's configuration."""
+        return self.record.view.config
+
+    def stage(self, name: str) -> Stage:
+        """The stage of that name. Raises KeyError."""
+        for stage in self.config.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)
+
+    def wait_for_machine(self) -> None:
+        """Tell who follows that another run has the machine."""
+        self.folder.event({"kind": "waiting", "for": "another run on this machine"})
+
+
+_SESSION: ContextVar[RunSession] = ContextVar("benchwright_run_session")
+
+
+def session() -> RunSession:
+    """The run that this flow works on. Raises LookupError outside of one."""
+    return _SESSION.get()
+
+
+@contextmanager
+def bound(run: RunSession) -> Iterator[RunSession]:
+    """Bind a run for the tasks that are called inside."""
+    token = _SESSION.set(run)
+    try:
+        yield run
+    finally:
+        _SESSION.reset(token)

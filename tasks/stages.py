@@ -1,0 +1,98 @@
+"""One Prefect task for each kind of stage. Each is a thin wrapper around one engine call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.states import Completed, Failed, State
+
+from benchwright.execution.runner import Replicate
+from benchwright.execution.host import building, measuring
+from benchwright.planning.signing import sign_stage
+from tasks.session import RunSession, session
+
+
+@task(name="prep", result_serializer="json")
+def prep(stage: str, arm: str, signature: str) -> Any:
+    """Make a prep stage's artifacts for one arm, or take them from the artifact cache.
+
+    `signature` is this task's cache key in Prefect too (see the compiler), so its pages show
+    `Cached` where nothing was run.
+    """
+    run = session()
+    the_stage, the_arm = run.stage(stage), run.arms[arm]
+    run.folder.event({"kind": "prep_started", "stage": stage, "arm": arm})
+    with building(run.cancelled, run.wait_for_machine):
+        result = run.runner.prep(
+            the_stage,
+            the_arm,
+            run.signatures[stage, arm],
+            resign=lambda: sign_stage(
+                the_stage,
+                the_arm,
+                run.config,
+                run.signatures,
+                folders=run.runner.folders,
+                domain_version=run.domain_version,
+                environ=run.runner.environ,
+            ),
+        )
+    note_prep(run, result)
+    payload = {"signature": signature, "reason": result.reason, "wall_s": result.wall_s}
+    return Completed(name="Cached", data=payload) if result.cached else payload
+
+
+def note_prep(run: RunSession, result: Any) -> None:
+    """Remember what became of a prep stage, and tell who follows."""
+    run.prep.append(result)
+    run.folder.event(
+        {
+            "kind": "prep_done",
+            "stage": result.stage,
+            "arm": result.arm,
+            "cached": result.cached,
+            "reason": result.reason,
+            "wall_s": result.wall_s,
+        }
+    )
+
+
+@task(name="measure", persist_result=False, cache_policy=NO_CACHE)
+def measure(stage: str, arm: str, order: int, block: int, warmup: bool, seed: int) -> State | None:
+    """Run a measure stage once for one arm, alone on its host; its sample is on disk before this
+    task ends, so that a finished replicate survives whatever comes next."""
+    run = session()
+    with measuring(run.cancelled, run.wait_for_machine):
+        sample = run.runner.measure(
+            run.stage(stage), run.arms[arm], Replicate(order, block, warmup, seed)
+        )
+    run.folder.append_sample(sample)
+    run.samples.append(sample)
+    run.folder.event(
+        {
+            "kind": "replicate_done",
+            "stage": stage,
+            "arm": arm,
+            "order": order,
+            "block": block,
+            "warmup": warmup,
+            "ok": sample.ok,
+            "error": sample.error,
+            "wall_s": sample.duration_s,
+            "metrics": dict(sample.measurement.metrics) if sample.measurement else {},
+        }
+    )
+    return None if sample.ok else Failed(message=sample.error or sample.reason.value)
+
+
+@task(name="step", persist_result=False, cache_policy=NO_CACHE)
+def step(stage: str, arm: str) -> None:
+    """Run a `step` or `gate` stage; what it returned is handed to the stages that need it."""
+    run = session()
+    the_stage = run.stage(stage)
+    run.folder.event({"kind": "step_started", "stage": stage})
+    needed = {name: run.steps[name] for name in the_stage.needs if name in run.steps}
+    run.steps[stage] = run.runner.step(the_stage, run.arms[arm], needed)
+    run.folder.event({"kind": "step_done", "stage": stage})
