@@ -92,6 +92,8 @@ class Verdict:
     leans: str
     method: str
     reasons: tuple[str, ...] = ()
+    win: bool = False
+    """Better, and every guardrail of the arm held (gate 2, rule 4)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,10 @@ class Metric(Frozen):
     """Guardrail: the value may not be worse than this (below it, where higher is better)."""
     max_regression: Positive | None = None
     """Guardrail: the largest loss allowed: relative for `ratio`, absolute otherwise."""
+    exact: bool = False
+    """The value is a count or a size that the same code always gives (instructions, bytes). Only
+    then do two constants that differ make a decision; a clock that is too coarse gives constants
+    too."""
     meaning: str = ""
     """One line on what it says, for the report."""
 
