@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benchwright.errors import BadInput as BadInput
-    from benchwright.spec.domain import Approval as Approval
+    from benchwright.spec.context import Approval as Approval
+    from benchwright.spec.context import StageContext as StageContext
     from benchwright.spec.domain import Domain as Domain
-    from benchwright.spec.domain import StageContext as StageContext
     from benchwright.spec.manifest import Manifest as Manifest
     from benchwright.spec.manifest import ManifestEntry as ManifestEntry
     from benchwright.spec.model import BenchmarkConfig as BenchmarkConfig
@@ -29,9 +29,9 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "BadInput": "benchwright.errors",
-    "Approval": "benchwright.spec.domain",
+    "Approval": "benchwright.spec.context",
     "Domain": "benchwright.spec.domain",
-    "StageContext": "benchwright.spec.domain",
+    "StageContext": "benchwright.spec.context",
     "Manifest": "benchwright.spec.manifest",
     "ManifestEntry": "benchwright.spec.manifest",
     "BenchmarkConfig": "benchwright.spec.model",
