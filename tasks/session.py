@@ -16,6 +16,7 @@ from typing import Any
 
 from benchwright.execution.runner import StageRunner
 from benchwright.execution.sample import PrepResult, Sample
+from benchwright.identity.fingerprint import Fingerprint
 from benchwright.identity.signature import Signature
 from benchwright.judgement.verdict import Finding
 from benchwright.record.run import RunRecord
@@ -35,6 +36,7 @@ class RunSession:
         arms: By name, the baseline first.
         runner: Runs its stages.
         signatures: By (stage, arm), signed when the run started.
+        fingerprint: What the run runs on.
         prep, samples, steps, findings: What the run has given so far.
         cancelled: Set when a person or a signal asks the run to end.
     """
@@ -46,6 +48,7 @@ class RunSession:
     runner: StageRunner
     signatures: Mapping[tuple[str, str], Signature]
     domain_version: str
+    fingerprint: Fingerprint
     prep: list[PrepResult] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     steps: dict[str, Any] = field(default_factory=dict)

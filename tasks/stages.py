@@ -8,8 +8,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, Failed, State
 
-from benchwright.execution.runner import Replicate
 from benchwright.execution.host import building, measuring
+from benchwright.execution.runner import Replicate
 from benchwright.planning.signing import sign_stage
 from tasks.session import RunSession, session
 

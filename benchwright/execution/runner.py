@@ -428,3 +428,14 @@ def not_run(stage: Stage, arm: Arm, replicate: Replicate, error: str) -> Sample:
         usage=Usage(wall_s=0.0),
     )
 
+
+def sample_error(sample: Sample, name: str) -> BenchwrightError:
+    """What a failed replicate means for its run; `name` is what a person calls it."""
+    guards = (EndReason.MEMORY, EndReason.VRAM)
+    kinds = {EndReason.CANCELLED: Interrupted, **dict.fromkeys(guards, GuardEnded)}
+    return kinds.get(sample.reason, StageFailed)(
+        f"{name}: {sample.reason.value}"
+        + (f" with exit code {sample.exit_code}" if sample.exit_code else ""),
+        where=Where(key=f"stages.{sample.stage}"),
+        hint=sample.error or None,
+    )

@@ -172,7 +172,7 @@ def refuse_undeclared(resolved: Resolved, earlier: Sequence[RunView]) -> None:
 
 
 def refuse_unjustified(resolved: Resolved, reliable: RunView | None) -> None:
-    """Gate 1, rule 3: what differs from the latest RELIABLE run is the treatment or has a reason."""
+    """Gate 1, rule 3: what differs from the latest RELIABLE run needs a reason."""
     rows: Sequence[Difference] = unjustified(resolved.config, resolved.manifest, reliable)
     if rows:
         raise GateRefused(

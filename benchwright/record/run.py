@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchwright.judgement.view import RunView
+if TYPE_CHECKING:
+    from benchwright.judgement.view import RunView
 
 SCHEMA = 1
 """Version of `results.yaml`; a reader refuses a newer one."""
@@ -22,6 +23,21 @@ class Status(StrEnum):
     ABORTED_PREFLIGHT = "ABORTED_PREFLIGHT"
     ABORTED_GUARDRAIL = "ABORTED_GUARDRAIL"
     INTERRUPTED = "INTERRUPTED"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `benchwright run` for a run that ended so."""
+        return _EXIT_CODES[self]
+
+
+_EXIT_CODES = {
+    Status.IN_PROGRESS: 1,
+    Status.COMPLETED: 0,
+    Status.FAILED: 4,
+    Status.ABORTED_PREFLIGHT: 3,
+    Status.ABORTED_GUARDRAIL: 5,
+    Status.INTERRUPTED: 130,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,8 @@ class RunRecord:
         audit: Lines of reclassification, oldest first.
         flagged: Sentences on baselines lowered since this run was compared with them.
         extra: What a domain adds, by its name (JSON values).
+        command: The words with which it was started, for the report's last section.
+        cwd: The folder in which it was started.
     """
 
     view: RunView
@@ -57,3 +75,5 @@ class RunRecord:
     audit: tuple[str, ...] = ()
     flagged: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    cwd: str = ""

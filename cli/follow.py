@@ -1,0 +1,128 @@
+"""Following a run from a terminal: progress with the time left, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.output import console, seconds
+
+if TYPE_CHECKING:
+    from benchwright.planning.plan import Plan
+    from benchwright.record.store import RunFolder
+    from deployments.local.client import Submission
+
+PLAIN_EVERY_S = 5.0
+"""Where standard error is no terminal, progress is a line at most this often."""
+
+
+class Progress:
+    """One line on a terminal that says what is going on; a line now and then in a log."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()
+        self._status: Any = None
+        self._expected = 0
+        self._done = 0
+        self._spans: list[float] = []
+        self._last_line = 0.0
+
+    def __enter__(self) -> Progress:
+        if self._terminal and not self._quiet:
+            self._status = console(sys.stderr).status("")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, text: str) -> None:
+        """Show what is going on now."""
+        if self._quiet:
+            return
+        if self._status is not None:
+            from rich.markup import escape
+
+            self._status.update(escape(text))
+        else:
+            click.echo(text, err=True)
+
+    def note(self, text: str) -> None:
+        """Leave a line that stays: a build, a failure."""
+        if self._quiet:
+            return
+        if self._status is not None:
+            self._status.console.print(text, markup=False)
+        else:
+            click.echo(text, err=True)
+
+    def expect(self, plan: Plan) -> None:
+        """Know how many replicates there will be."""
+        measures = sum(stage.kind.value == "measure" for stage in plan.config.stages)
+        self._expected = len(plan.slots) * measures
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        """Show one event of a run."""
+        kind = event.get("kind")
+        if kind == "prep_started":
+            self.say(f"{event['stage']}, {event['arm']}")
+        elif kind == "prep_done":
+            how = "from the cache" if event["cached"] else f"built in {seconds(event['wall_s'])}"
+            why = "" if event["cached"] else f" ({event['reason']})" if event["reason"] else ""
+            self.note(f"{event['stage']}, {event['arm']}: {how}{why}")
+        elif kind == "waiting":
+            self.say(f"waiting for {event['for']}")
+        elif kind == "step_started":
+            self.say(str(event["stage"]))
+        elif kind == "replicate_done":
+            self._replicate(event)
+        elif kind == "run_started" and event.get("expected"):
+            self._expected = int(event["expected"])
+
+    def _replicate(self, event: Mapping[str, Any]) -> None:
+        self._done += 1
+        self._spans.append(float(event["wall_s"]))
+        if not event["ok"]:
+            self.note(f"{event['stage']}, {event['arm']}: failed: {event['error']}")
+        left = ""
+        if self._expected:
+            remaining = max(self._expected - self._done, 0)
+            left = f" of {self._expected}, about {seconds(remaining * self._mean())} left"
+        if self._terminal or time.monotonic() - self._last_line >= PLAIN_EVERY_S:
+            self._last_line = time.monotonic()
+            self.say(f"measuring: {self._done}{left}")
+
+    def _mean(self) -> float:
+        return sum(self._spans) / len(self._spans)
+
+
+def follow(folder: RunFolder, submission: Submission, progress: Progress) -> int:
+    """Follow a run to its end.
+
+    Ctrl-C cancels it once: what was started ends, and the run is recorded as interrupted.
+
+    Returns:
+        The run's exit code.
+    """
+    while True:
+        try:
+            code = submission.follow(progress.on_event)
+            break
+        except KeyboardInterrupt:
+            progress.note("ending what was started ...")
+            submission.cancel()
+    if code is None:  # the process that ran it is gone without a word
+        code = folder.settle().exit_code
+    return code

@@ -1,0 +1,113 @@
+"""The `benchwright` command.
+
+Each verb's module is imported when the verb is called, so that `--help`, `history` and a refusal
+of a bad configuration don't pay for what they don't use; none of them imports Prefect.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from benchwright.errors import BenchwrightError, Interrupted
+from cli.output import print_error
+
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("cli.run:run", "Run an experiment and say what came of it."),
+    "plan": ("cli.plan:plan", "Say what a run would do, without running it."),
+    "status": ("cli.status:status", "Show what is running, or where one run stands."),
+    "history": ("cli.history:history", "List earlier runs, or a metric's course over them."),
+    "recipes": ("cli.recipes:recipes", "List the experiments that are ready to run."),
+    "domain": ("cli.domain:domain", "Write a configuration or a Python domain to start from."),
+    "cache": ("cli.cache:cache", "List, verify and prune built artifacts."),
+    "up": ("cli.local:up", "Start the local Prefect server and engine, and keep them."),
+    "down": ("cli.local:down", "End the local Prefect server and engine."),
+}
+"""Module and function of each verb, and its line in `--help`."""
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order in which a newcomer meets them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb."""
+        if cmd_name not in VERBS:
+            return None
+        module, _, function = VERBS[cmd_name][0].partition(":")
+        command = getattr(import_module(module), function)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without importing them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a verb; for an unknown one, say the nearest."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in VERBS:
+            from benchwright.spec.suggest import nearest
+
+            near = nearest(name, VERBS)
+            hint = f" Did you mean '{near}'?" if near else ""
+            raise click.UsageError(f"No such verb '{name}'.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExamples:\n"
+    "  benchwright run retrieval-index\n"
+    "  benchwright plan experiment.yaml -p corpus.n_docs=50000\n"
+    "  benchwright run experiment.yaml --replicates 20 --json\n"
+    "  benchwright history --tag RELIABLE",
+)
+@click.version_option(package_name="benchwright", message="%(prog)s %(version)s")
+def group() -> None:
+    """Run experiments on any system, and say whether their results may be believed."""
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Run a verb and leave with its exit code.
+
+    0 done, 2 bad input, 3 a gate refused, 4 a stage failed, 5 a guard or a budget ended it,
+    130 interrupted; 1 for a fault of Benchwright's own.
+    """
+    sys.exit(call(sys.argv[1:] if argv is None else argv))
+
+
+def call(argv: list[str]) -> int:
+    """Run a verb; returns its exit code. Errors with a text for a person are printed."""
+    as_json = "--json" in argv
+    try:
+        result: Any = group.main(argv, prog_name="benchwright", standalone_mode=False)
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as problem:
+        print_error(problem, as_json=as_json)
+        return problem.exit_code
+    except BenchwrightError as problem:
+        print_error(problem, as_json=as_json)
+        return problem.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        print_error(Interrupted("interrupted"), as_json=as_json)
+        return Interrupted.exit_code
+    except BrokenPipeError:  # `benchwright history | head`
+        sys.stderr.close()
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""`benchwright plan`: what a run would do, and why it may not."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.options import experiment_options, home_option, json_option, open_home, resolve_target
+from cli.output import console, print_json, print_table, seconds
+
+if TYPE_CHECKING:
+    from benchwright.planning.plan import Plan
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  benchwright plan retrieval-index\n"
+    "  benchwright plan experiment.yaml 'p50_ms falls by 20 %' -p corpus.n_docs=50000"
+)
+@experiment_options
+@click.argument("hypothesis", required=False)
+@home_option
+@json_option
+def plan(
+    target: str,
+    hypothesis: str | None,
+    overrides: tuple[str, ...],
+    replicates: int | None,
+    because: str | None,
+    home: str | None,
+    as_json: bool,
+) -> None:
+    """Say what a run would do, without running it.
+
+    Validates the configuration, asks the manifest and the earlier runs, and shows the graph with
+    what the cache has, where each value came from, and what the run will take.
+    """
+    from benchwright.planning.plan import make_plan, refuse_challenged
+
+    resolved = resolve_target(target, overrides, replicates, hypothesis)
+    made = make_plan(resolved, open_home(home), os.environ)
+    if as_json:
+        refuse_challenged(made, because)
+        print_json(plan_json(made))
+        return
+    show_plan(made)
+    refuse_challenged(made, because)
+
+
+def plan_json(made: Plan) -> dict[str, Any]:
+    """A plan as data."""
+    config = made.config
+    return {
+        "domain": config.domain,
+        "recipe": config.recipe,
+        "hypothesis": config.hypothesis,
+        "config_hash": made.config_hash,
+        "arms": [
+            {"name": arm.name, "value": arm.value, "baseline": arm.is_baseline} for arm in made.arms
+        ],
+        "stages": [
+            {"name": stage.name, "kind": stage.kind.value, "needs": list(stage.needs)}
+            for stage in config.stages
+        ],
+        "prep": [
+            {
+                "stage": item.stage.name,
+                "arm": item.arm.name,
+                "signature": item.signature.digest,
+                "hit": item.hit,
+                "reason": item.reason,
+            }
+            for item in made.prep
+        ],
+        "replicates": [
+            {"order": slot.order, "block": slot.block, "arm": slot.arm, "warmup": slot.warmup}
+            for slot in made.slots
+        ],
+        "provenance": {
+            key: {"origin": item.origin, "where": str(item.where) if item.where else None}
+            for key, item in made.resolved.provenance.items()
+        },
+        "challenges": [
+            {"code": item.code, "argument": item.argument, "reason": item.reason}
+            for item in made.challenges
+        ],
+        "caveats": list(made.caveats),
+        "lessons": [lesson.text for lesson in made.lessons],
+        "estimate": {
+            "wall_s": made.estimate.wall_s,
+            "basis": made.estimate.basis,
+            "gpu_hours": made.estimate.gpu_hours,
+        },
+    }
+
+
+def show_plan(made: Plan) -> None:
+    """Print a plan for a person."""
+    config, out = made.config, console()
+    title = config.recipe or config.domain
+    out.print(f"[bold]{title}[/bold]  configuration {made.config_hash[:12]}", soft_wrap=True)
+    if config.hypothesis:
+        out.print("hypothesis: " + config.hypothesis, markup=False, soft_wrap=True)
+    out.print()
+    rows = [
+        (key, item.value_text, item.origin, str(item.where or ""))
+        for key, item in made.resolved.provenance.items()
+    ]
+    print_table(("value of", "is", "from", "where"), rows)
+    out.print()
+    by_prep = {(item.stage.name, item.arm.name): item for item in made.prep}
+    graph: list[tuple[str, str, str, str, str]] = []
+    for stage in config.stages:
+        needs = ", ".join(stage.needs)
+        planned = [
+            by_prep[stage.name, a.name] for a in made.arms if (stage.name, a.name) in by_prep
+        ]
+        if planned:
+            for item in planned:
+                graph.append(
+                    (
+                        stage.name,
+                        stage.kind.value,
+                        needs,
+                        item.arm.name,
+                        f"{'hit' if item.hit else 'miss'}: {item.reason}",
+                    )
+                )
+        elif stage.kind.value == "measure":
+            each = f"{config.replication.warmup} + {config.replication.replicates} times an arm"
+            graph.append((stage.name, "measure", needs, "all", f"runs {each}, never cached"))
+        else:
+            graph.append((stage.name, stage.kind.value, needs, "", "runs once"))
+    print_table(("stage", "kind", "needs", "arm", "cache"), graph)
+    out.print()
+    if made.estimate.wall_s is None:
+        out.print(f"will take: unknown ({made.estimate.basis})", markup=False)
+    else:
+        took = f"will take about {seconds(made.estimate.wall_s)} ({made.estimate.basis})"
+        out.print(took, markup=False)
+    if made.estimate.gpu_hours:
+        out.print(f"GPU hours: {made.estimate.gpu_hours:g}", markup=False)
+    for text in (*made.resolved.notes, *made.caveats):
+        out.print("note: " + text, markup=False)
+    for lesson in made.lessons:
+        out.print(f"{lesson.kind} {lesson.id}: {lesson.text}", markup=False)

@@ -1,0 +1,90 @@
+"""`benchwright run`: plan, start, follow, and say what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.options import experiment_options, home_option, json_option, open_home, resolve_target
+from cli.output import print_json
+
+if TYPE_CHECKING:
+    from benchwright.record.run import RunRecord
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  benchwright run retrieval-index\n"
+    "  benchwright run experiment.yaml -p corpus.n_docs=50000 --replicates 20\n"
+    "  benchwright run experiment.yaml --json > result.json\n"
+    "\b\nExit codes: 0 done, 2 bad input, 3 a gate refused, 4 a stage failed,\n"
+    "5 a guard or a budget ended it, 130 interrupted."
+)
+@experiment_options
+@click.option("--detach", is_flag=True, help="Return at once with the run's id.")
+@home_option
+@json_option
+def run(
+    target: str,
+    overrides: tuple[str, ...],
+    replicates: int | None,
+    because: str | None,
+    detach: bool,
+    home: str | None,
+    as_json: bool,
+) -> int:
+    """Run an experiment and say what came of it.
+
+    Prep stages come from the cache where nothing they depend on has changed. Measure stages run
+    in fresh processes, in randomised blocks over the arms. The terminal follows; Ctrl-C ends
+    everything that was started, and the run is recorded as interrupted.
+    """
+    from benchwright.planning.plan import make_plan, refuse_challenged
+    from benchwright.planning.start import create_run
+    from deployments.local.client import ensure_local, submit
+
+    resolved = resolve_target(target, overrides, replicates)
+    place = open_home(home)
+    made = make_plan(resolved, place, os.environ)
+    refuse_challenged(made, because)
+
+    from cli.follow import Progress, follow
+
+    with Progress(quiet=as_json and not sys.stderr.isatty()) as progress:
+        engine = ensure_local(place, progress.say)
+        folder = create_run(made, place, because=because)
+        submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))
+        if detach:
+            submission.detach()
+            print_detached(folder.run_id, as_json)
+            return 0
+        progress.expect(made)
+        code = follow(folder, submission, progress)
+    record = folder.read()
+    show_result(record, as_json)
+    return code
+
+
+def print_detached(run_id: str, as_json: bool) -> None:
+    """Say how to find a run that goes on without this terminal."""
+    if as_json:
+        print_json({"run_id": run_id, "status": "IN_PROGRESS"})
+    else:
+        click.echo(run_id)
+        click.echo(f"follow it with: benchwright status {run_id} --follow", err=True)
+
+
+def show_result(record: RunRecord, as_json: bool) -> None:
+    """Print a finished run."""
+    if as_json:
+        from benchwright.report.json import run_json
+
+        print_json(run_json(record))
+        return
+    from benchwright.report.text import render_run
+
+    click.echo(render_run(record, color=sys.stdout.isatty()), nl=False)

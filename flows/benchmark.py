@@ -1,0 +1,256 @@
+"""The flow that runs any experiment: started by the local engine, or as a deployment.
+
+prefect deployment run benchmark/benchmark -p config='{"domain": "command", ...}'
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from prefect import flow, tags
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Failed, State
+
+from benchwright.errors import BenchwrightError, GuardEnded, Interrupted
+from benchwright.execution.runner import LOCAL_HOST, StageRunner
+from benchwright.execution.supervisor import Supervisor
+from benchwright.identity.cache import ArtifactCache
+from benchwright.identity.fingerprint import take_fingerprint
+from benchwright.judgement.schedule import schedule
+from benchwright.planning.signing import sign_graph
+from benchwright.record.run import RunRecord, Status
+from benchwright.record.store import RunFolder
+from benchwright.spec.arms import expand_arms
+from benchwright.spec.model import BenchmarkConfig, Stage, StageKind
+from flows.approval import ask
+from flows.compiler import GraphRun, compile_graph
+from flows.submission import open_run
+from tasks.report import report
+from tasks.session import RunSession, bound
+
+
+def _run_name() -> str:
+    """The run's id, where it has one already: that is what a person searches for."""
+    return str(flow_run.parameters.get("run_id") or "benchmark")
+
+
+@flow(
+    name="benchmark",
+    flow_run_name=_run_name,
+    description=__doc__,
+    persist_result=False,
+    validate_parameters=True,
+)
+def benchmark(
+    config: BenchmarkConfig | None = None,
+    path: str | None = None,
+    digest: str | None = None,
+    run_id: str | None = None,
+    home: str | None = None,
+    folder: str | None = None,
+    because: str | None = None,
+) -> State[Any]:
+    """Plan an experiment, run it, judge it, and record and report what came of it.
+
+    Args:
+        config: The experiment. Or give `path`.
+        path: A configuration file, or the name of a recipe.
+        digest: SHA-256 of that file: refused if it says something else by now.
+        run_id: A run that was created already (by `benchwright run`); nothing else is needed.
+        home: Where records and artifacts are kept; default `$BENCHMARK_HOME`.
+        folder: What relative paths in `config` start from; default the working directory.
+        because: Reason to run in spite of the plan's challenges; kept in the record.
+    """
+    run = open_run(
+        config=config,
+        path=path,
+        digest=digest,
+        run_id=run_id,
+        home=home,
+        folder=folder,
+        because=because,
+    )
+    with run.lock():
+        return run_experiment(run)
+
+
+def run_experiment(folder: RunFolder) -> State[Any]:
+    """Run what a run's folder says, to its record and report."""
+    record = folder.read()
+    session = open_session(folder, record)
+    status, error = Status.COMPLETED, ""
+    view = record.view
+    with bound(session), ending_on_signals(session), tags(*run_tags(record)):
+        folder.event({"kind": "run_started", "run_id": view.run_id, "expected": view.expected})
+        try:
+            run_graph(session)
+        except BenchwrightError as problem:
+            status, error = status_after(problem, session), str(problem)
+        except Exception as problem:
+            status, error = Status.FAILED, f"a fault of Benchwright's own: {problem!r}"
+            finish(session, status, error)
+            raise
+        failed = [sample for sample in session.samples if not sample.ok]
+        if status is Status.COMPLETED and failed:
+            status = Status.FAILED
+            error = f"{len(failed)} replicate(s) failed; the first: {failed[0].error}"
+        record = finish(session, status, error)
+    return prefect_state(record)
+
+
+def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
+    """Bind a run's folder to runners, signatures and a fresh fingerprint."""
+    config = record.view.config
+    environ = dict(os.environ)
+    folders = {name: Path(place) for name, place in record.folders.items()}
+    home = folder.home
+    arms = expand_arms(config)
+    started = time.monotonic()
+    runner = StageRunner(
+        run_id=record.view.run_id,
+        run_dir=folder.path,
+        config=config,
+        folders=folders,
+        cache=ArtifactCache(home / "cache"),
+        launchers={LOCAL_HOST: Supervisor()},
+        environ=environ,
+        deadline=started + config.budget.wall_s if config.budget.wall_s else None,
+    )
+    return RunSession(
+        home=home,
+        folder=folder,
+        record=record,
+        arms={arm.name: arm for arm in arms},
+        runner=runner,
+        signatures=sign_graph(
+            config,
+            arms,
+            folders=folders,
+            domain_version=record.domain_version,
+            environ=environ,
+            kinds=(StageKind.PREP, StageKind.MEASURE),
+        ),
+        domain_version=record.domain_version,
+        fingerprint=take_fingerprint(
+            folder=next(iter(folders.values()), Path.cwd()),
+            packages=config.packages,
+            env={},
+        ),
+    )
+
+
+def run_graph(session: RunSession) -> None:
+    """Compile the run's graph and call its tasks."""
+    config = session.config
+    slots = (
+        schedule(list(session.arms), config.replication)
+        if any(stage.kind is StageKind.MEASURE for stage in config.stages)
+        else ()
+    )
+    prep = [s for s in config.stages if s.kind is StageKind.PREP]
+    hits = frozenset(
+        signature.digest
+        for (stage, _), signature in session.signatures.items()
+        if any(stage == one.name for one in prep) and session.runner.cache.lookup(signature).hit
+    )
+
+    def check() -> None:
+        if session.cancelled.is_set():
+            raise Interrupted("the run was cancelled")
+        deadline = session.runner.deadline
+        if deadline is not None and time.monotonic() >= deadline:
+            raise GuardEnded(
+                f"the run's budget of {config.budget.wall_s:g} s of wall-clock time is used up",
+                hint="raise `budget.wall_s`, or lower `replication.replicates`",
+            )
+
+    def approve(stage: Stage, asked: Any) -> None:
+        if asked:
+            ask(stage, asked)
+
+    graph = GraphRun(session, hits, check, approve)
+    with session.runner.cache.using(session.signatures.values()):
+        graph.run_all(compile_graph(config, list(session.arms.values()), slots))
+
+
+def finish(session: RunSession, status: Status, error: str) -> RunRecord:
+    """The last task: judge, record, report."""
+    report.with_options(task_run_name="report", tags=["kind:report"])(status.value, error)
+    assert session.finished is not None
+    return session.finished
+
+
+def status_after(problem: BenchwrightError, session: RunSession) -> Status:
+    """What an error that ended the graph makes of the run."""
+    if session.cancelled.is_set() or isinstance(problem, Interrupted):
+        return Status.INTERRUPTED
+    if isinstance(problem, GuardEnded):
+        return Status.ABORTED_GUARDRAIL
+    return Status.FAILED
+
+
+def prefect_state(record: RunRecord) -> State[Any]:
+    """The flow run's final state, with what a person wants to know first."""
+    tag = record.view.tag.value if record.view.tag else ""
+    if record.status is Status.COMPLETED:
+        return Completed(
+            message=f"{tag}: {record.view.judgement.tag_reason}"[:500]
+            if record.view.judgement
+            else tag
+        )
+    if record.status is Status.INTERRUPTED:
+        return Cancelled(message=record.error[:500])
+    name = "AbortedGuardrail" if record.status is Status.ABORTED_GUARDRAIL else None
+    return Failed(message=record.error[:500], **({"name": name} if name else {}))
+
+
+def run_tags(record: RunRecord) -> list[str]:
+    """Tags by which a person finds a run's tasks."""
+    config = record.view.config
+    return [f"domain:{config.domain}", *([f"recipe:{config.recipe}"] if config.recipe else [])]
+
+
+@contextmanager
+def ending_on_signals(session: RunSession) -> Iterator[None]:
+    """Make INT and TERM end what runs, and let the run be recorded.
+
+    Prefect's own handler raises in whatever line the main thread is in; the record would be lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        session.cancelled.set()
+        for launcher in session.runner.launchers.values():
+            if isinstance(launcher, Supervisor):
+                launcher.cancel()
+
+    earlier = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+        for launcher in session.runner.launchers.values():
+            if isinstance(launcher, Supervisor):
+                launcher.close()
+
+
+def run_folder(run_dir: Path) -> int:
+    """Run a run that was created already: the entry point of the local engine's children.
+
+    Returns:
+        The exit code of `benchwright run`.
+    """
+    folder = RunFolder(run_dir.parent.parent, run_dir.name)
+    benchmark(run_id=folder.run_id, home=str(folder.home), return_state=True)
+    return folder.status.exit_code

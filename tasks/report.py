@@ -1,0 +1,40 @@
+"""The last task of every run: judge it, write its record and its report, show a summary."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from benchwright.record.run import Status
+from benchwright.report.artifact import render_artifact
+from benchwright.report.finish import finish_run
+from tasks.session import session
+
+
+@task(name="report", persist_result=False, cache_policy=NO_CACHE)
+def report(status: str, error: str) -> None:
+    """Judge the run, write its record and report, and show a summary in Prefect's pages."""
+    run = session()
+    run.finished = finish_run(
+        run.folder,
+        run.record,
+        status=Status(status),
+        error=error,
+        samples=run.samples,
+        prep=run.prep,
+        steps=run.steps,
+        findings=run.findings,
+        fingerprint=run.fingerprint,
+    )
+    create_markdown_artifact(
+        key=artifact_key(run.folder.run_id),
+        markdown=render_artifact(run.finished),
+        description=f"Result of {run.folder.run_id}",
+    )
+    run.folder.event({"kind": "run_done", "status": run.finished.status.value})
+
+
+def artifact_key(run_id: str) -> str:
+    """Prefect's keys have lower-case letters, digits and dashes only."""
+    return "report-" + "".join(c if c.isalnum() else "-" for c in run_id.lower())
