@@ -1,0 +1,97 @@
+"""The folder in which everything is remembered, and what lies where in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchwright.errors import BadInput, Where
+
+HOME_VARIABLE = "BENCHMARK_HOME"
+DEFAULT_HOME = "benchmark_data"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths below a benchmark home.
+
+    Attributes:
+        home: The folder itself, absolute.
+    """
+
+    home: Path
+
+    @property
+    def runs(self) -> Path:
+        """One folder for each run, by run id."""
+        return self.home / "runs"
+
+    @property
+    def cache(self) -> Path:
+        """Artifacts of prep stages, by signature."""
+        return self.home / "cache"
+
+    @property
+    def results(self) -> Path:
+        """What `verify` hands out, by date and model."""
+        return self.home / "results"
+
+    @property
+    def index(self) -> Path:
+        """The table of all runs, made from their folders."""
+        return self.home / "results_index.md"
+
+    @property
+    def index_lock(self) -> Path:
+        """Held while the index is read, changed and renamed."""
+        return self.home / ".index.lock"
+
+    @property
+    def lessons(self) -> Path:
+        """What was learned, append-only."""
+        return self.home / "lessons.md"
+
+    @property
+    def risks(self) -> Path:
+        """What may go wrong, append-only."""
+        return self.home / "risks.md"
+
+    @property
+    def comparisons(self) -> Path:
+        """Which runs were compared, append-only."""
+        return self.home / "comparisons.jsonl"
+
+
+def benchmark_home(option: str | None = None) -> Path:
+    """The home to use: the option, else $BENCHMARK_HOME, else ./benchmark_data.
+
+    Nothing is created: a verb that only reads leaves no folder behind.
+
+    Returns:
+        An absolute path.
+
+    Raises:
+        BadInput: It is a file, or can't be written.
+    """
+    named = option or os.environ.get(HOME_VARIABLE)
+    source = "--home" if option else (f"${HOME_VARIABLE}" if named else "the default home")
+    home = Path(named or DEFAULT_HOME).expanduser().absolute()
+    existing = home
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        raise BadInput(
+            f"{existing} is a file, not a folder",
+            where=Where(key=source),
+            expected="a folder, or a path where one can be made",
+            hint="name another folder with --home DIR",
+        )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise BadInput(
+            f"can't write in {existing}",
+            where=Where(key=source),
+            expected="a folder that you may write in",
+            hint=f"name another folder with --home DIR, or change the mode of {existing}",
+        )
+    return home
