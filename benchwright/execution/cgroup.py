@@ -1,0 +1,215 @@
+"""Control groups: where this process stands, and a leaf below it for one stage.
+
+A leaf is made below the process's own group, never at the root of a hierarchy: limits of the
+groups above stay in force, and what other software manages is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchwright.execution.tree import read_proc
+
+PREFIX = "benchwright-"
+"""Leaves of ours start with this, for the sweep that removes those of dead supervisors."""
+
+_REMOVE_PATIENCE_S = 2.0
+"""A killed process leaves its group a moment after it is reaped; rmdir says EBUSY until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A control group that can account memory.
+
+    Attributes:
+        path: Its folder.
+        version: 1 or 2.
+    """
+
+    path: Path
+    version: int
+
+
+def own_memory_group(version: int) -> Group | None:
+    """The group of this process in the memory hierarchy of a version.
+
+    Returns:
+        None where that hierarchy isn't mounted, or this process stands at its root.
+    """
+    mount = _memory_mount(version)
+    place = _own_place(version)
+    if mount is None or place is None:
+        return None
+    root, point = mount
+    # A container sees its own group as the root of the mount: the path counts from there.
+    try:
+        inside = Path(place).relative_to(root)
+    except ValueError:
+        return None
+    path = Path(point) / inside
+    if not path.is_dir() or is_root(path, version):
+        return None
+    return Group(path, version)
+
+
+def is_root(path: Path, version: int) -> bool:
+    """Whether a folder is the root of the machine's hierarchy, namespaces seen through.
+
+    Version 1 shows `release_agent` at the root only, version 2 shows `cgroup.type` everywhere
+    but there.
+    """
+    if version == 1:
+        return (path / "release_agent").exists()
+    return not (path / "cgroup.type").exists()
+
+
+def _memory_mount(version: int) -> tuple[str, str] | None:
+    """Root and mount point of the hierarchy, from /proc/self/mountinfo."""
+    for line in (read_proc("/proc/self/mountinfo") or b"").decode(errors="replace").splitlines():
+        left, separator, right = line.partition(" - ")
+        if not separator:
+            continue
+        kind, _, options = right.split(" ", 2)
+        fields = left.split(" ")
+        root, point = (_unescape(field) for field in fields[3:5])
+        if version == 2 and kind == "cgroup2":
+            return root, point
+        if version == 1 and kind == "cgroup" and "memory" in options.split(" ")[-1].split(","):
+            return root, point
+    return None
+
+
+def _unescape(field: str) -> str:
+    """Undo the octal escapes that the kernel writes for blanks in a path."""
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        field = field.replace(code, character)
+    return field
+
+
+def _own_place(version: int, pid: int | str = "self") -> str | None:
+    """This process's path in the hierarchy, from /proc/PID/cgroup."""
+    for line in (read_proc(f"/proc/{pid}/cgroup") or b"").decode(errors="replace").splitlines():
+        number, controllers, place = line.split(":", 2)
+        if version == 2 and number == "0":
+            return place
+        if version == 1 and "memory" in controllers.split(","):
+            return place
+    return None
+
+
+class Leaf:
+    """A group for one stage.
+
+    Args:
+        group: The group below which it is made.
+        name: Its folder's name.
+
+    Raises:
+        OSError: It can't be made there, or a process can't be put into it.
+    """
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.path = group.path / name
+        self.version = group.version
+        self.path.mkdir()
+        try:
+            self.join_fd = os.open(self.path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            self.path.rmdir()
+            raise
+
+    def read(self, name: str) -> bytes | None:
+        """One of its files; None where it can't be read."""
+        return read_proc(f"{self.path}/{name}")
+
+    def read_int(self, name: str) -> int | None:
+        """A file with one number; None where it can't be read or says `max`."""
+        text = self.read(name)
+        if text is None or not text.strip().isdigit():
+            return None
+        return int(text)
+
+    def read_table(self, name: str) -> dict[str, int]:
+        """A file of `key number` lines; empty where it can't be read."""
+        table = {}
+        for line in (self.read(name) or b"").decode().splitlines():
+            key, _, value = line.partition(" ")
+            if value.strip().isdigit():
+                table[key] = int(value)
+        return table
+
+    def write(self, name: str, text: str) -> None:
+        """Write one of its files.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        write(self.path / name, text)
+
+    def subgroups(self) -> list[Path]:
+        """Groups that the stage made below it, deepest first."""
+        return sorted(
+            (entry for entry in self.path.rglob("*") if entry.is_dir()),
+            key=lambda entry: -len(entry.parts),
+        )
+
+    def members(self) -> list[int]:
+        """Processes in it and in the groups below it."""
+        return members(self.path)
+
+    def holds(self, pid: int) -> bool:
+        """Whether a process is in it or below it."""
+        place = _own_place(self.version, pid)
+        return place is not None and self.path.name in place.split("/")
+
+    def kill(self) -> None:
+        """Kill everything in it at once, where the kernel can (version 2, Linux 5.14)."""
+        with contextlib.suppress(OSError):
+            self.write("cgroup.kill", "1")
+
+    def close(self) -> None:
+        """Remove it, with what the stage made below it. Nothing may be running in it."""
+        with contextlib.suppress(OSError):
+            os.close(self.join_fd)
+        remove(self.path)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a control file in one call, as the kernel wants it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def members(path: Path) -> list[int]:
+    """Processes in a group and in the groups below it."""
+    found: list[int] = []
+    for listing in (path / "cgroup.procs", *path.glob("*/**/cgroup.procs")):
+        found.extend(map(int, (read_proc(str(listing)) or b"").split()))
+    return found
+
+
+def remove(path: Path) -> bool:
+    """Remove a group without processes, deepest groups first; False where it stays."""
+    deadline = time.monotonic() + _REMOVE_PATIENCE_S
+    while True:
+        try:
+            for entry in sorted(path.rglob("*"), key=lambda entry: -len(entry.parts)):
+                if entry.is_dir():
+                    entry.rmdir()
+            path.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        else:
+            return True

@@ -1,0 +1,447 @@
+"""The memory of a stage's process tree: its budget, kept by the best mechanism, and its peak.
+
+Mechanisms, best first, each tried for real when a stage starts:
+
+`cgroup2`, `cgroup1`: a leaf group with the budget as its limit. The kernel reclaims the leaf's
+page cache first and then kills, so nothing passes the budget and a file that was read is no
+reason to die; its event wakes the guard, which ends the rest of the tree. A usage threshold below
+the limit was tried and left out: it counts page cache, and fired on a stage that only read files.
+
+`polling`: the tree's memory is read every 10 ms, sooner where it would pass the budget before.
+The sum of resident sets costs little and is never below the proportional set size (PSS), so PSS,
+which counts a shared page once, is read only where the sum could pass the budget.
+
+Without a budget nothing is guarded, and the same code measures the peak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from dataclasses import dataclass
+
+from benchwright.execution.cgroup import Group, Leaf, own_memory_group
+from benchwright.execution.tree import children, descendants, read_proc, stat_of
+
+MB = 10**6
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+MECHANISMS = ("cgroup2", "cgroup1", "polling")
+"""Names of the mechanisms, best first."""
+
+POLL_S = 0.010
+"""Between two looks of the polling guard, far from the budget."""
+
+POLL_SHORTEST_S = 0.001
+"""Between two looks where the tree is about to pass its budget."""
+
+POLL_MARGIN = 2.0
+"""A look comes after 1/2 of the time that the tree needs to its budget at its present rate."""
+
+PSS_OUTDATED_S = 1.0
+"""A sum of PSS is carried forward by the growth of the resident sets for this long at most."""
+
+PSS_SHARE = 0.02
+"""PSS is read for at most this share of the time while the tree isn't growing towards the budget:
+it walks the page tables of the stage."""
+
+GROUP_CHECK_S = 0.1
+"""Between two checks that the leaf still holds the stage and its limit."""
+
+SAMPLE_SHARE = 0.1
+SAMPLE_FIRST_S = 0.010
+SAMPLE_LAST_S = 0.1
+"""The peak is sampled after each tenth of the time that the stage has run, within these bounds:
+a short stage gets a fine grain, a long one is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """The guard wants the stage ended.
+
+    Attributes:
+        proven: Whether the tree has passed its budget; False where the guard itself was lost.
+        detail: What was seen, as a sentence with the limit and the figure.
+    """
+
+    proven: bool
+    detail: str
+
+
+class Guard:
+    """Watches the memory of one stage.
+
+    Attributes:
+        name: Mechanism in force, as `Usage.guard` gives it.
+        join_fd: The stage writes `0` here before it becomes its program; None without a group.
+        event: Descriptor and poll mask that call for a look at once; None without one.
+    """
+
+    name = "none"
+    join_fd: int | None = None
+    event: tuple[int, int] | None = None
+
+    def begin(self, pid: int, now: float) -> None:
+        """The stage's main process is running."""
+        raise NotImplementedError
+
+    def next_look(self) -> float:
+        """Monotonic time of the next look."""
+        raise NotImplementedError
+
+    def look(self, now: float) -> Breach | None:
+        """Read the tree's memory, while the tree is there."""
+        raise NotImplementedError
+
+    def verdict(self) -> Breach | None:
+        """The last word, when the tree is gone: what the kernel has counted."""
+        return None
+
+    def peak(self, largest_process: int | None) -> int | None:
+        """Largest memory of the tree in bytes; None where nothing was seen.
+
+        Args:
+            largest_process: Largest resident set of one of its processes, which the kernel kept
+                for those that came and went between two samples.
+        """
+        raise NotImplementedError
+
+    def members(self) -> list[int]:
+        """Processes in the stage's group; empty where it has none."""
+        return []
+
+    def kill(self) -> None:
+        """Kill all members at once, where the kernel can."""
+
+    def close(self) -> None:
+        """Leave nothing behind. The tree is gone."""
+
+
+def _sample_interval(ran_s: float) -> float:
+    return min(max(ran_s * SAMPLE_SHARE, SAMPLE_FIRST_S), SAMPLE_LAST_S)
+
+
+class GroupGuard(Guard):
+    """A leaf group; with a budget, its limit.
+
+    Args:
+        group: The group below which the leaf is made.
+        name: The leaf's name.
+        budget: Bytes; None to measure only.
+
+    Raises:
+        OSError: The leaf can't be made or limited here.
+    """
+
+    def __init__(self, group: Group, name: str, budget: int | None) -> None:
+        self._leaf = Leaf(group, name)
+        self._budget = budget
+        self._fds: list[int] = []
+        self.name = f"cgroup{group.version}" if budget is not None else "none"
+        self.join_fd = self._leaf.join_fd
+        self._pid = 0
+        self._began = self._checked = self._next = 0.0
+        self._sampled = 0
+        try:
+            self._usage_file = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
+            self._peak_file = "memory.peak" if group.version == 2 else "memory.max_usage_in_bytes"
+            self._limit_file = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
+            if self._leaf.read_int(self._usage_file) is None:
+                raise OSError(f"{self._leaf.path} does not account memory")
+            self._limit: int | None = None
+            if budget is not None:
+                self._limit = self._set_limit(budget)
+                self.event = self._listen()
+        except OSError:
+            self.close()
+            raise
+
+    def _set_limit(self, budget: int) -> int:
+        """Limit the leaf, swap included, and return what the kernel made of it."""
+        self._leaf.write(self._limit_file, str(budget))
+        with contextlib.suppress(OSError):  # no swap accounting in this kernel
+            if self._leaf.version == 2:
+                self._leaf.write("memory.swap.max", "0")
+            else:
+                self._leaf.write("memory.memsw.limit_in_bytes", str(budget))
+        if self._leaf.version == 2:
+            # The tree dies as one: a half-killed stage may report a success.
+            self._leaf.write("memory.oom.group", "1")
+        limit = self._leaf.read_int(self._limit_file)
+        if limit is None or not budget - PAGE < limit <= budget:
+            raise OSError(f"{self._leaf.path} did not take its limit")
+        return limit
+
+    def _listen(self) -> tuple[int, int]:
+        """Have the kernel say when the limit is hit."""
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        if self._leaf.version == 2:
+            self._fds.append(events := os.open(self._leaf.path / "memory.events", flags))
+            os.read(events, PAGE)  # arms the notification
+            return events, select.POLLPRI
+        self._fds.append(bell := os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        control = os.open(self._leaf.path / "memory.oom_control", flags)
+        try:
+            self._leaf.write("cgroup.event_control", f"{bell} {control}")
+        finally:
+            os.close(control)
+        return bell, select.POLLIN
+
+    def begin(self, pid: int, now: float) -> None:
+        """Start the clock of the samples."""
+        self._pid, self._began, self._checked = pid, now, now
+        self._next = now + SAMPLE_FIRST_S
+
+    def next_look(self) -> float:
+        """When the peak is sampled again."""
+        return self._next
+
+    def look(self, now: float) -> Breach | None:
+        """Ask the kernel's counter, sample the peak, and check that the guard is still in force."""
+        self._next = now + _sample_interval(now - self._began)
+        if self.event is not None:
+            with contextlib.suppress(OSError):
+                if self._leaf.version == 2:
+                    os.pread(self.event[0], PAGE, 0)
+                else:
+                    os.read(self.event[0], 8)
+        if (breach := self.verdict()) is not None:
+            return breach
+        self._sample()
+        if self._budget is not None and now - self._checked >= GROUP_CHECK_S:
+            self._checked = now
+            return self._check()
+        return None
+
+    def _sample(self) -> None:
+        usage = self._leaf.read_int(self._usage_file)
+        if usage is None:
+            return
+        if usage <= self._sampled:  # page cache included, and still no new peak
+            return
+        stat = self._leaf.read_table("memory.stat")
+        if self._leaf.version == 2:
+            cache = stat.get("file", 0) - stat.get("shmem", 0)
+        else:
+            cache = stat.get("total_cache", 0) - stat.get("total_shmem", 0)
+        self._sampled = max(self._sampled, usage - cache)
+
+    def _check(self) -> Breach | None:
+        """Whether the limit is still there, and the stage still under it."""
+        if self._leaf.read_int(self._limit_file) != self._limit:
+            lost = "the limit of its group was changed or its group removed"
+        elif not self._leaf.holds(self._pid) and self._alive():
+            lost = "its main process was moved out of its group"
+        else:
+            return None
+        return Breach(False, f"The memory guard ({self.name}) was lost: {lost}.")
+
+    def _alive(self) -> bool:
+        stat = stat_of(self._pid)
+        return stat is not None and stat.state not in "ZX"
+
+    def _oom_kills(self) -> int:
+        """Processes of the leaf that the kernel has killed for memory."""
+        if self._leaf.version == 2:
+            return self._leaf.read_table("memory.events").get("oom_kill", 0)
+        # Version 1 counts a victim in its own group only, not in the groups above.
+        kills = self._leaf.read_table("memory.oom_control").get("oom_kill", 0)
+        for below in self._leaf.subgroups():
+            table = read_proc(f"{below}/memory.oom_control") or b""
+            kills += int(table.rpartition(b"oom_kill ")[2] or 0)
+        return kills
+
+    def verdict(self) -> Breach | None:
+        """What the group's counter of OOM kills says."""
+        kills = self._oom_kills()
+        if not kills:
+            return None
+        most = self._leaf.read_int(self._peak_file) or 0
+        killed = f"the kernel killed {kills} of its processes for memory"
+        if self._limit is not None and most >= self._limit - PAGE:
+            return Breach(
+                True,
+                f"The stage reached its memory budget of {self._limit / MB:.0f} MB: {killed} "
+                f"(group's counter oom_kill, guard {self.name}).",
+            )
+        budget = f", its budget {self._budget / MB:.0f} MB" if self._budget is not None else ""
+        return Breach(
+            True,
+            f"The machine, or a group above the stage, ran out of memory: {killed} "
+            f"(group's counter oom_kill). The stage's group held {most / MB:.0f} MB at most"
+            f"{budget}.",
+        )
+
+    def peak(self, largest_process: int | None) -> int | None:
+        """Between the group's own peak, which has page cache in it, and what was seen without."""
+        seen = max(self._sampled, largest_process or 0)
+        most = self._leaf.read_int(self._peak_file)
+        # The group's own peak counts page cache too: it is the upper bound, not the answer.
+        return min(seen or most or 0, most) if most else (seen or None)
+
+    def members(self) -> list[int]:
+        """Processes of the leaf."""
+        return self._leaf.members()
+
+    def kill(self) -> None:
+        """Kill the leaf, in version 2."""
+        if self._leaf.version == 2:
+            self._leaf.kill()
+
+    def close(self) -> None:
+        """Remove the leaf."""
+        for fd in self._fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._fds.clear()
+        self._leaf.close()
+
+
+class PollingGuard(Guard):
+    """Looks at the tree's processes again and again.
+
+    Args:
+        budget: Bytes; None to measure only.
+    """
+
+    def __init__(self, budget: int | None) -> None:
+        self._budget = budget
+        self.name = "polling" if budget is not None else "none"
+        self._pid = 0
+        self._began = self._next = 0.0
+        self._peak = 0
+        self._last: tuple[float, int] | None = None
+        self._pss: _PssSum | None = None
+
+    def begin(self, pid: int, now: float) -> None:
+        """Start the clock of the looks."""
+        self._pid, self._began = pid, now
+        self._next = now + POLL_S
+
+    def next_look(self) -> float:
+        """Monotonic time of the next look."""
+        return self._next
+
+    def look(self, now: float) -> Breach | None:
+        """Sum the tree up, cheaply where that is enough."""
+        resident = self._resident()
+        use = self._bound(resident, now)
+        if self._budget is None:
+            self._next = now + _sample_interval(now - self._began)
+            if use > self._peak:
+                exact = self._read_pss(resident, now)
+                self._peak = max(self._peak, exact if exact is not None else 0)
+            return None
+        if use > self._budget:
+            exact = self._read_pss(resident, now)
+            if exact is None:
+                return Breach(
+                    False,
+                    "The memory guard (polling) was lost: the proportional set size of a process "
+                    f"of the stage can't be read, and their resident sets sum to {use / MB:.0f} "
+                    f"MB, over the budget of {self._budget / MB:.0f} MB.",
+                )
+            use = exact
+        self._peak = max(self._peak, use)
+        if use > self._budget:
+            return Breach(
+                True,
+                f"The stage passed its memory budget of {self._budget / MB:.0f} MB: its "
+                f"{len(resident)} processes held {use / MB:.0f} MB (sum of PSS, guard polling).",
+            )
+        self._next = now + self._wait(use, now)
+        return None
+
+    def _wait(self, use: int, now: float) -> float:
+        """Until the next look: sooner where the tree would pass the budget before."""
+        assert self._budget is not None
+        wait = POLL_S
+        if self._last is not None and now > self._last[0]:
+            rate = (use - self._last[1]) / (now - self._last[0])
+            if rate > 0:
+                wait = (self._budget - use) / (POLL_MARGIN * rate)
+        self._last = (now, use)
+        return min(max(wait, POLL_SHORTEST_S), POLL_S)
+
+    def _resident(self) -> dict[int, int]:
+        """Resident bytes by process."""
+        resident = {}
+        for pid in (self._pid, *descendants([self._pid]), *self._adopted()):
+            statm = read_proc(f"/proc/{pid}/statm")
+            if statm:
+                resident[pid] = int(statm.split()[1]) * PAGE
+        return resident
+
+    def _adopted(self) -> list[int]:
+        """Processes of the stage that its supervisor adopted, with what is below them."""
+        adopted = [pid for pid in children(os.getpid()) if pid != self._pid]
+        return [*adopted, *descendants(adopted)] if adopted else []
+
+    def _bound(self, resident: dict[int, int], now: float) -> int:
+        """An upper bound of the tree's PSS that costs no walk of its page tables.
+
+        What a tree maps grows by no more than what its resident sets grow by. A process that
+        drops shared pages while it takes new ones breaks this, hence the time limit.
+        """
+        total = sum(resident.values())
+        known = self._pss
+        if known is None or now - known.read_at > PSS_OUTDATED_S:
+            return total
+        growth = sum(max(0, size - known.resident.get(pid, 0)) for pid, size in resident.items())
+        return min(total, known.total + growth)
+
+    def _read_pss(self, resident: dict[int, int], now: float) -> int | None:
+        """Sum of PSS of the tree; None where a living process doesn't let it be read."""
+        total = 0
+        for pid in resident:
+            rollup = read_proc(f"/proc/{pid}/smaps_rollup")
+            if rollup is None or b"\nPss:" not in rollup:
+                stat = stat_of(pid)
+                if stat is not None and stat.state not in "ZX":
+                    return None
+                continue
+            total += int(rollup.split(b"\nPss:", 1)[1].split(None, 1)[0]) * 1024
+        self._pss = _PssSum(now, total, dict(resident))
+        return total
+
+    def peak(self, largest_process: int | None) -> int | None:
+        """The largest sum of PSS seen, or one process that was larger."""
+        return max(self._peak, largest_process or 0) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _PssSum:
+    """A sum of PSS and the resident sets at that time."""
+
+    read_at: float
+    total: int
+    resident: dict[int, int]
+
+
+def arm(budget_mb: float | None, leaf_name: str, mechanism: str | None = None) -> Guard:
+    """The best guard that works here, tried by setting it up.
+
+    Args:
+        budget_mb: Budget of the tree in MB; None to measure only.
+        leaf_name: Name of the leaf group, where one is made.
+        mechanism: Takes this one only.
+
+    Raises:
+        OSError: The named mechanism doesn't work here.
+    """
+    budget = round(budget_mb * MB) if budget_mb is not None else None
+    wanted = MECHANISMS if mechanism is None else (mechanism,)
+    refusals: list[OSError] = []
+    for name in wanted:
+        if name == "polling":
+            return PollingGuard(budget)
+        group = own_memory_group(2 if name == "cgroup2" else 1)
+        if group is None:
+            refusals.append(OSError(f"{name}: no memory group below the root holds this process"))
+            continue
+        try:
+            return GroupGuard(group, leaf_name, budget)
+        except OSError as error:
+            refusals.append(error)
+    raise refusals[-1]

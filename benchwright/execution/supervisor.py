@@ -1,0 +1,285 @@
+"""Runs the stages of one process, each under supervision.
+
+The stages are not children of the process that runs the flow. That one has many threads, may have
+been forked itself, and may be killed at any moment; a small process beside it, the zygote, forks
+an attendant for each stage, which ends its stage when the flow is gone. See `zygote` and
+`attendant`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from benchwright.execution import orphans
+from benchwright.execution.launch import EndReason, StageLaunch, StageOutcome, Usage
+from benchwright.execution.wire import Cancel, Ended, Gone, Inbox, Order, Started, send
+
+_STARTS = 3
+"""A launch is handed to a new zygote this often where one dies before the stage has started."""
+
+_HEARTBEAT_S = 0.2
+"""A waiting `run` returns to Python this often: an exception that another thread raises in this
+one (a cancelled flow) is only seen there."""
+
+_BOOT = """
+import sys
+root, control, owner = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+# Packages without their __init__: the zygote needs a few modules of the engine and starts in a
+# fraction of the time without the rest.
+for name in ("benchwright", "benchwright.execution"):
+    package = type(sys)(name)
+    package.__path__ = [root + "/" + name.replace(".", "/")]
+    sys.modules[name] = package
+import socket
+from benchwright.execution.zygote import main
+main(socket.socket(fileno=control), owner if owner >= 0 else None)
+"""
+
+
+class _Zygote:
+    """The running zygote, seen from the process that owns it."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fds = [theirs.fileno()]
+        # Seen by the attendants as well as a closed socket: a fork of this process may hold a
+        # copy of the socket open.
+        owner = -1
+        with contextlib.suppress(OSError):
+            owner = os.pidfd_open(os.getpid())
+            fds.append(owner)
+        root = str(Path(__file__).resolve().parents[2])
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BOOT, root, str(fds[0]), str(owner)],
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+            )
+        finally:
+            theirs.close()
+            if owner >= 0:
+                os.close(owner)
+
+    def hand_over(self, token: str, channel: socket.socket) -> None:
+        """Have a stage attended.
+
+        Raises:
+            Gone: The zygote has died.
+        """
+        try:
+            socket.send_fds(self.control, [token.encode()], [channel.fileno()])
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise Gone from error
+
+    def close(self) -> None:
+        """Let it end, when its stages have."""
+        self.control.close()
+        self.process.wait()
+
+    def forget(self) -> None:
+        """In a forked child: it is the parent's."""
+        self.control.close()
+        self.process.returncode = 0  # not our child: nothing to wait for or to warn of
+
+
+class Supervisor:
+    """Runs stages on this machine, each ended with all that came from it. A `Launcher`.
+
+    `run` may be called from many threads at once. After a fork the child's copy starts a zygote
+    of its own. Leaving it as a context manager cancels what still runs.
+
+    Args:
+        home: Home folder of the runs, for the sweep of orphans.
+        mechanism: Name of the memory mechanism to use; None chooses the best that works.
+        watch: `module:factory` of a further guard; its factory is called with the launch in the
+            attendant's process and returns an `attendant.Watch` or None.
+    """
+
+    def __init__(
+        self, home: Path | None = None, *, mechanism: str | None = None, watch: str | None = None
+    ) -> None:
+        self._home = orphans.digest_of(home)
+        self._mechanism = mechanism
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._zygote: _Zygote | None = None
+        self._running: dict[str, socket.socket] = {}
+        self._cancelled: set[str] = set()
+        _supervisors.add(self)
+
+    def run(self, launch: StageLaunch) -> StageOutcome:
+        """Run a stage to its end; returns always, and only when nothing of it is left.
+
+        An exception that is raised in the waiting thread (Ctrl-C, a cancelled flow) ends the
+        stage first and is then passed on.
+        """
+        order = Order(
+            replace(launch, env=dict(launch.env)),
+            self._home,
+            self._mechanism,
+            self._watch,
+            tuple(sys.path) if self._watch is not None else (),
+        )
+        began = time.monotonic()
+        for _ in range(_STARTS):
+            outcome = self._attempt(order, began)
+            if outcome is not None:
+                return outcome
+        return _lost(began, "The stage was not started: its supervisor died three times.")
+
+    def cancel(self) -> None:
+        """End what is running, reason `cancelled`; a second call takes away the grace period.
+
+        May be called from another thread or from a signal handler: it takes no lock.
+        """
+        for token, channel in list(self._running.items()):
+            self._cancel_one(token, channel)
+
+    def close(self) -> None:
+        """Cancel what is running and end the zygote."""
+        self.cancel()
+        with self._lock:
+            zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            zygote.close()
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _attempt(self, order: Order, began: float) -> StageOutcome | None:
+        """Run it once; None where it was not started because the zygote died."""
+        token = secrets.token_hex(6)
+        ours, theirs = socket.socketpair()
+        with ours:
+            self._running[token] = ours
+            started = False
+            try:
+                try:
+                    self._hand_over(token, theirs)
+                finally:
+                    theirs.close()
+                send(ours, order)
+                inbox = Inbox(ours)
+                try:
+                    while True:
+                        for message in self._receive(ours, inbox):
+                            if isinstance(message, Started):
+                                started = True
+                            elif isinstance(message, Ended):
+                                outcome: StageOutcome = message.outcome
+                                return outcome
+                except Gone:
+                    raise
+                except BaseException:
+                    self._settle(token, ours, inbox)
+                    raise
+            except Gone:
+                if not started:
+                    return None
+                orphans.sweep_orphans(token=token)
+                return _lost(
+                    began,
+                    "The stage's supervisor and the process above it were killed; the stage was "
+                    "ended, and its result is lost.",
+                )
+            finally:
+                self._running.pop(token, None)
+                self._cancelled.discard(token)
+
+    def _hand_over(self, token: str, channel: socket.socket) -> None:
+        """Give a launch to the zygote, to a new one where it has died.
+
+        Raises:
+            Gone: Two zygotes in a row have died.
+        """
+        with self._lock:
+            for last in (False, True):
+                if self._zygote is None:
+                    self._zygote = _Zygote()
+                try:
+                    self._zygote.hand_over(token, channel)
+                except Gone:
+                    self._zygote.close()
+                    self._zygote = None
+                    if last:
+                        raise
+                else:
+                    return
+
+    @staticmethod
+    def _receive(channel: socket.socket, inbox: Inbox) -> list[object]:
+        """Messages that have come; none after a while, for Python to look around."""
+        poll = select.poll()
+        poll.register(channel, select.POLLIN)
+        if not poll.poll(_HEARTBEAT_S * 1000):
+            return []
+        return inbox.receive()
+
+    def _cancel_one(self, token: str, channel: socket.socket) -> None:
+        again = token in self._cancelled
+        self._cancelled.add(token)
+        with contextlib.suppress(Gone, OSError):
+            send(channel, Cancel(at_once=again))
+
+    def _settle(self, token: str, channel: socket.socket, inbox: Inbox) -> None:
+        """End a stage whose waiting thread was interrupted, and wait until it is gone."""
+        while True:
+            self._cancel_one(token, channel)
+            try:
+                while not any(isinstance(m, Ended) for m in self._receive(channel, inbox)):
+                    continue
+            except Gone:
+                return
+            except BaseException:  # interrupted again: no more grace
+                continue
+            return
+
+    def _after_fork(self) -> None:
+        """In a forked child: the parent's stages and zygote are not ours."""
+        self._lock = threading.Lock()
+        for channel in self._running.values():
+            channel.close()
+        self._running = {}
+        self._cancelled = set()
+        if self._zygote is not None:
+            self._zygote.forget()
+            self._zygote = None
+
+
+def _lost(began: float, sentence: str) -> StageOutcome:
+    return StageOutcome(
+        EndReason.LOST, None, None, Usage(wall_s=time.monotonic() - began), sentence
+    )
+
+
+_supervisors: weakref.WeakSet[Supervisor] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for supervisor in list(_supervisors):
+        supervisor._after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_all)
