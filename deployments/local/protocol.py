@@ -1,0 +1,84 @@
+"""What client and engine say to each other: JSON objects, one a line, over a Unix socket.
+
+The client asks (`do`), the engine answers (`event`):
+
+| do | with | answers |
+| --- | --- | --- |
+| `ping` | | `pong`: key, pid |
+| `run` | run_dir, cwd, env, circumstances, api_url, entry, argv_name | as `watch` |
+| `watch` | run_id | `started`: run_id, pid; at the run's end `exited`: run_id, code |
+| `cancel` | run_id; on a connection that has a run it may be left out | `cancelling`: signal |
+| `status` | | `runs`: a list of run_id, pid, run_dir, since |
+| `retire` | | `retiring`: it ends after its last run, and takes no more |
+| `shutdown` | | `ending`: it asks all runs to end, waits for them, and ends |
+
+A request that can't be met is answered with `refused`: what. Closing a connection changes
+nothing: the run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+"""Version of these messages; an engine of another one is replaced."""
+
+LINE_LIMIT = 16 * 1024 * 1024
+"""The longest message that is taken (bytes). The kernel limits a whole environment to 6 MiB."""
+
+DEFAULT_ENTRY = "flows.execute:run_folder"
+"""What runs a run's folder: a function from its path to an exit code."""
+
+
+def encode(message: Mapping[str, object]) -> bytes:
+    """A message as one line; text that isn't UTF-8 survives as lone surrogates."""
+    return json.dumps(message).encode() + b"\n"
+
+
+class Lines:
+    """Puts the lines of a stream back together."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[dict[str, Any]]:
+        """The messages that this chunk completes.
+
+        Raises:
+            ValueError: A line is not a JSON object, or too long.
+        """
+        self._rest += chunk
+        while (end := self._rest.find(b"\n")) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            message = json.loads(line)
+            if not isinstance(message, dict):
+                raise ValueError("a message is a JSON object")  # noqa: TRY004 - one error for the caller
+            yield message
+        if len(self._rest) > LINE_LIMIT:
+            raise ValueError(f"a message is longer than {LINE_LIMIT} bytes")
+
+
+def peer_user(connection: socket.socket) -> int:
+    """User id of the process at the other end, as the kernel saw it when it connected."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    user: int = struct.unpack("3i", credentials)[1]
+    return user
+
+
+@contextlib.contextmanager
+def short_name(path: Path) -> Iterator[str]:
+    """A name for a socket file that fits into the 108 bytes that the kernel allows (unix(7))."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
