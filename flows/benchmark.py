@@ -9,8 +9,10 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,10 +23,11 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from benchwright.errors import BenchwrightError, GuardEnded, Interrupted
 from benchwright.execution.runner import LOCAL_HOST, StageRunner
+from benchwright.execution.sample import Sample
 from benchwright.execution.supervisor import Supervisor
 from benchwright.identity.cache import ArtifactCache
-from benchwright.identity.fingerprint import take_fingerprint
 from benchwright.judgement.schedule import schedule
+from benchwright.planning.resume import fingerprint_run
 from benchwright.planning.signing import sign_graph
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import RunFolder
@@ -86,6 +89,9 @@ def run_experiment(folder: RunFolder) -> State[Any]:
     """Run what a run's folder says, to its record and report."""
     record = folder.read()
     session = open_session(folder, record)
+    folder.write_results(
+        replace(record, view=replace(record.view, fingerprint=session.fingerprint))
+    )
     status, error = Status.COMPLETED, ""
     view = record.view
     with bound(session), ending_on_signals(session), tags(*run_tags(record)):
@@ -139,12 +145,17 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
             kinds=(StageKind.PREP, StageKind.MEASURE),
         ),
         domain_version=record.domain_version,
-        fingerprint=take_fingerprint(
-            folder=next(iter(folders.values()), Path.cwd()),
-            packages=config.packages,
-            env={},
-        ),
+        fingerprint=fingerprint_run(record, environ),
+        samples=list(finished_replicates(record)),
     )
+
+
+def finished_replicates(record: RunRecord) -> tuple[Sample, ...]:
+    """The samples that a run which is resumed keeps: those of replicates that ended well whole."""
+    stages = {s.name for s in record.view.config.stages if s.kind is StageKind.MEASURE}
+    good = [sample for sample in record.view.samples if sample.ok]
+    done = Counter(sample.order for sample in good)
+    return tuple(sample for sample in good if done[sample.order] == len(stages))
 
 
 def run_graph(session: RunSession) -> None:
@@ -176,9 +187,11 @@ def run_graph(session: RunSession) -> None:
         if asked:
             ask(stage, asked)
 
+    kept = {sample.order for sample in session.samples}
+    left = [slot for slot in slots if slot.order not in kept]
     graph = GraphRun(session, hits, check, approve)
     with session.runner.cache.using(session.signatures.values()):
-        graph.run_all(compile_graph(config, list(session.arms.values()), slots))
+        graph.run_all(compile_graph(config, list(session.arms.values()), left))
 
 
 def finish(session: RunSession, status: Status, error: str) -> RunRecord:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchwright.errors import BadInput, Where
 from benchwright.execution.command import PREP_RUN_NAMES, StagePaths, render_stage
+from benchwright.identity.canonical import digest
 from benchwright.identity.signature import Signature, sign
 from benchwright.spec.arms import Arm
 from benchwright.spec.graph import uses
@@ -124,3 +125,25 @@ def refuse_run_names(stage: Stage) -> None:
                     expected="of run.*, only " + " and ".join(sorted(PREP_RUN_NAMES)),
                     hint="make it a stage of `kind: measure`, or use an artifact's path",
                 )
+
+
+def measure_scripts(config: BenchmarkConfig, signatures: Signatures) -> dict[str, str]:
+    """Fingerprint fields that say which files measured, one for each measure stage.
+
+    Only the files: parameters and commands differ between arms by design.
+    """
+    fields: dict[str, str] = {}
+    for stage in config.stages:
+        if stage.kind is not StageKind.MEASURE:
+            continue
+        files = sorted(
+            f"{name}={value}"
+            for (name_of_stage, _), signature in signatures.items()
+            if name_of_stage == stage.name
+            for name, value in signature.parts.items()
+            if name.startswith("file ")
+        )
+        fields[f"code.measured_by.{stage.name}"] = (
+            digest("\n".join(dict.fromkeys(files)))[:16] if files else "no files"
+        )
+    return fields

@@ -1,0 +1,67 @@
+"""`benchwright cancel` and `resume`: ending a run, and going on with one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from benchwright.errors import BadInput
+from cli.options import home_option, json_option, open_home
+from cli.output import print_json
+
+
+@click.command(epilog="\b\nExample:\n  benchwright cancel 1a2b3c")
+@click.argument("run")
+@home_option
+@json_option
+def cancel(run: str, home: str | None, as_json: bool) -> None:
+    """End RUN and everything that it started; it is recorded as interrupted."""
+    from benchwright.record.run_id import find_run
+    from benchwright.record.store import RunStore
+    from deployments.local.client import cancel as end
+
+    place = open_home(home)
+    folder = RunStore(place).open(find_run(place, run))
+    if not folder.alive():
+        raise BadInput(f"{folder.run_id} isn't running: it is {folder.settle().value}")
+    end(place, folder.path)
+    status = folder.settle()
+    if as_json:
+        print_json({"run_id": folder.run_id, "status": status.value})
+    else:
+        click.echo(f"{folder.run_id}: {status.value}")
+
+
+@click.command(epilog="\b\nExample:\n  benchwright resume 1a2b3c")
+@click.argument("run")
+@click.option("--detach", is_flag=True, help="Return at once.")
+@home_option
+@json_option
+def resume(run: str, detach: bool, home: str | None, as_json: bool) -> int:
+    """Go on with RUN: what is finished is kept, the rest is run.
+
+    Refused where the machine, the code or the scripts have changed in between: half a run on one
+    machine and half on another is no run.
+    """
+    from benchwright.planning.resume import prepare_resume
+    from benchwright.record.run_id import find_run
+    from benchwright.record.store import RunStore
+    from cli.follow import Progress, follow
+    from cli.run import print_detached, show_result
+    from deployments.local.client import ensure_local, submit
+
+    place = open_home(home)
+    folder = RunStore(place).open(find_run(place, run))
+    prepare_resume(folder, os.environ)
+    with Progress(quiet=as_json) as progress:
+        engine = ensure_local(place, progress.say)
+        submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))
+        if detach:
+            submission.detach()
+            print_detached(folder.run_id, as_json)
+            return 0
+        code = follow(folder, submission, progress)
+    show_result(folder.read(), as_json)
+    return code
