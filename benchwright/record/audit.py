@@ -127,7 +127,7 @@ def record_reclassification(
         "by": by or _user(),
     }
     append_line(folder / _AUDIT, dump_line(row), mode=PUBLIC)
-    others = tuple(sorted(_others(home, run_id)))
+    others = tuple(sorted(compared_with(home).get(run_id, {})))
     update_index(home, run_id, *others)
     return others
 
@@ -149,20 +149,31 @@ def comparisons(home: Path) -> tuple[Comparison, ...]:
     )
 
 
-def _others(home: Path, run_id: str) -> dict[str, str]:
-    """The runs compared with this one, each with the time of the first comparison."""
-    found: dict[str, str] = {}
+def compared_with(home: Path) -> dict[str, dict[str, str]]:
+    """For each run the runs that it was compared with, and when first. Raises BadInput."""
+    found: dict[str, dict[str, str]] = {}
     for entry in comparisons(home):
-        if run_id in (entry.baseline, entry.treatment):
-            other = entry.treatment if entry.baseline == run_id else entry.baseline
-            found.setdefault(other, entry.t)
+        found.setdefault(entry.baseline, {}).setdefault(entry.treatment, entry.t)
+        found.setdefault(entry.treatment, {}).setdefault(entry.baseline, entry.t)
     return found
 
 
-def flags(home: Path, run_id: str) -> tuple[str, ...]:
-    """Sentences on runs that were lowered since this one was compared with them."""
+def flags(
+    home: Path, run_id: str, compared: Mapping[str, Mapping[str, str]] | None = None
+) -> tuple[str, ...]:
+    """Sentences on runs that were lowered since this one was compared with them.
+
+    Args:
+        home: The benchmark home.
+        run_id: The run that may be flagged.
+        compared: What `compared_with` says, for who asks about many runs.
+
+    Raises:
+        BadInput: An audit or the list of comparisons can't be read.
+    """
+    compared = compared_with(home) if compared is None else compared
     sentences = []
-    for other, since in _others(home, run_id).items():
+    for other, since in compared.get(run_id, {}).items():
         lowered = [entry for entry in audit(Layout(home).runs / other) if _after(entry.t, since)]
         if lowered:
             last = lowered[-1]

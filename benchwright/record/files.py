@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -119,24 +119,58 @@ def append_line(path: Path, line: str, *, mode: int = PRIVATE, durable: bool = T
         BenchwrightError: The disk is full or the file can't be written.
     """
     data = line.encode("utf-8", "replace") + b"\n"
-    with _told(path):
-        new = not path.exists()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(path, flags, mode)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            end = _cut_torn_tail(descriptor)
-            try:
-                _write_all(descriptor, data)
-                if durable:
-                    os.fsync(descriptor)
-            except OSError:
-                os.ftruncate(descriptor, end)
-                raise
-        finally:
-            os.close(descriptor)
-        if new and durable:
-            sync_folder(path.parent)
+    with _told(path), _to_append(path, mode) as descriptor:
+        _append_whole(descriptor, _cut_torn_tail(descriptor), data, durable)
+
+
+def append_block(path: Path, block: Callable[[str], str], mode: int = PUBLIC) -> str:
+    """Append a text that depends on what the file holds, whole or not at all.
+
+    Args:
+        path: The file; created with `mode` where it doesn't exist.
+        block: Makes the text from the file's content, while nobody else can append.
+        mode: Permission bits of a new file.
+
+    Returns:
+        The file's new content.
+
+    Raises:
+        BenchwrightError: The disk is full or the file can't be written; it stays as it was.
+    """
+    with _told(path), _to_append(path, mode) as descriptor:
+        end = os.fstat(descriptor).st_size
+        before = os.pread(descriptor, end, 0).decode("utf-8", "replace")
+        added = block(before)
+        _append_whole(descriptor, end, added.encode("utf-8", "replace"), durable=True)
+    return before + added
+
+
+@contextmanager
+def _to_append(path: Path, mode: int) -> Iterator[int]:
+    """The file's descriptor, under an flock that the kernel frees if the holder dies."""
+    new = not path.exists()
+    if new:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    descriptor = os.open(path, flags, mode)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+    if new:
+        sync_folder(path.parent)
+
+
+def _append_whole(descriptor: int, end: int, data: bytes, durable: bool) -> None:
+    """Append `data`, or cut the file off at `end` again where it doesn't fit."""
+    try:
+        _write_all(descriptor, data)
+        if durable:
+            os.fsync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, end)
+        raise
 
 
 def _cut_torn_tail(descriptor: int) -> int:

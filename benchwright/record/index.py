@@ -8,13 +8,13 @@ single folder being opened.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
 from benchwright.errors import BadInput
-from benchwright.record.audit import current_tag, flags
+from benchwright.record.audit import compared_with, current_tag, flags
 from benchwright.record.documents import read, read_lossy
 from benchwright.record.files import exclusively, write_atomically
 from benchwright.record.form import read_head
@@ -93,14 +93,16 @@ def _unescape(cell: str) -> str:
     return _ESCAPED.sub(lambda match: _ORIGINALS[match[0]], cell)
 
 
-def row_of(home: Path, run_id: str) -> IndexRow:
+def row_of(
+    home: Path, run_id: str, compared: Mapping[str, Mapping[str, str]] | None = None
+) -> IndexRow:
     """The row of a run, from its folder; a folder that can't be read still gets one."""
     folder = Layout(home).runs / run_id
     path = folder / "results.yaml"
     try:
         head = read_head(read(path), path)
         tag = current_tag(folder, str(head.get("tag") or ""))
-        flagged = flags(home, run_id)
+        flagged = flags(home, run_id, compared)
     except (BadInput, ValueError) as error:
         note = str(error).splitlines()[0].replace(f"{folder}/", "")
         return IndexRow(
@@ -115,10 +117,15 @@ def row_of(home: Path, run_id: str) -> IndexRow:
         status=str(head["status"]),
         tag=tag,
         headline=str(head.get("headline") or ""),
-        config=str(head.get("config_hash") or "")[:_HASH_SHOWN],
+        config=config_prefix(str(head.get("config_hash") or "")),
         host=str(head.get("host") or ""),
         note=_cut(note),
     )
+
+
+def config_prefix(config_hash: str) -> str:
+    """The part of a configuration's hash that the index shows."""
+    return config_hash[:_HASH_SHOWN]
 
 
 def _cut(text: str, limit: int = 200) -> str:
@@ -167,7 +174,12 @@ def rebuild_index(home: Path) -> tuple[IndexRow, ...]:
 
 
 def _rows_from_folders(home: Path) -> tuple[IndexRow, ...]:
-    return tuple(sorted((row_of(home, run_id) for run_id in run_ids(home)), key=_order))
+    try:
+        compared = compared_with(home)
+    except BadInput:
+        compared = None  # each row then says that it can't be read, and why
+    rows = (row_of(home, run_id, compared) for run_id in run_ids(home))
+    return tuple(sorted(rows, key=_order))
 
 
 def update_index(home: Path, *changed: str) -> None:
