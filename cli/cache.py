@@ -22,7 +22,7 @@ def _open(home: str | None) -> ArtifactCache:
 @home_option
 @json_option
 def list_entries(home: str | None, as_json: bool) -> None:
-    """List what is in the cache, the newest last."""
+    """List what is in the cache, the latest used first."""
     entries = _open(home).entries()
     if as_json:
         print_json(
@@ -51,12 +51,13 @@ def list_entries(home: str | None, as_json: bool) -> None:
 @json_option
 def verify(home: str | None, as_json: bool) -> int:
     """Read every artifact again and compare it with its digest. Exit code 4 if one is broken."""
-    problems = _open(home).verify()
+    problems = [(entry, text) for entry, text in _open(home).verify() if text]
     if as_json:
-        print_json({"broken": dict(problems)})
+        print_json({"broken": {entry.signature: text for entry, text in problems}})
     elif problems:
         print_table(
-            ("signature", "what is wrong"), [(s[:12], text) for s, text in problems.items()]
+            ("signature", "stage", "what is wrong"),
+            [(entry.signature[:12], entry.stage, text) for entry, text in problems],
         )
         click.echo("a broken artifact is never used: it is built anew when it is needed", err=True)
     else:
@@ -85,12 +86,14 @@ def prune(
     gone = _open(home).prune(
         keep=keep,
         older_than_s=older_than * 86400 if older_than is not None else None,
-        max_bytes=int(max_mb * 1e6) if max_mb is not None else None,
+        max_size_mb=max_mb,
         dry_run=dry_run,
     )
     if as_json:
-        print_json({"removed": [entry.signature for entry in gone], "dry_run": dry_run})
+        names = [entry.signature for entry in gone.removed]
+        print_json({"removed": names, "freed_bytes": gone.freed, "dry_run": dry_run})
         return
     verb = "would remove" if dry_run else "removed"
-    size = sum(entry.size for entry in gone) / 1e6
-    click.echo(f"{verb} {len(gone)} artifact(s), {size:.1f} MB")
+    click.echo(f"{verb} {len(gone.removed)} artifact(s), {gone.freed / 1e6:.1f} MB")
+    if gone.in_use:
+        click.echo(f"left {len(gone.in_use)} that a run is using", err=True)

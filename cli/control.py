@@ -20,13 +20,19 @@ def cancel(run: str, home: str | None, as_json: bool) -> None:
     """End RUN and everything that it started; it is recorded as interrupted."""
     from benchwright.record.run_id import find_run
     from benchwright.record.store import RunStore
-    from deployments.local.client import cancel as end
+    from deployments.local.client import attach
+    from deployments.local.orphan import end_without_engine
 
     place = open_home(home)
     folder = RunStore(place).open(find_run(place, run))
     if not folder.alive():
         raise BadInput(f"{folder.run_id} isn't running: it is {folder.settle().value}")
-    end(place, folder.path)
+    submission = attach(place, folder.run_id)
+    if submission is None:
+        end_without_engine(folder)
+    else:
+        submission.cancel()
+        submission.follow()
     status = folder.settle()
     if as_json:
         print_json({"run_id": folder.run_id, "status": status.value})

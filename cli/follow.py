@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from benchwright.record.store import RunFolder
     from deployments.local.client import Submission
 
+POLL_S = 0.1
+"""How often the folder of a run without an engine is looked at."""
+
 PLAIN_EVERY_S = 5.0
 """Where standard error is no terminal, progress is a line at most this often."""
 
@@ -118,11 +121,24 @@ def follow(folder: RunFolder, submission: Submission, progress: Progress) -> int
     """
     while True:
         try:
-            code = submission.follow(progress.on_event)
+            ended = submission.follow(progress.on_event)
             break
         except KeyboardInterrupt:
             progress.note("ending what was started ...")
             submission.cancel()
-    if code is None:  # the process that ran it is gone without a word
-        code = folder.settle().exit_code
-    return code
+    if ended.lost:  # the engine was killed; the run goes on without it
+        wait_for_end(folder, progress)
+    return folder.settle().exit_code
+
+
+def wait_for_end(folder: RunFolder, progress: Progress) -> None:
+    """Follow a run that no engine can speak for, by what it writes and by its lock."""
+    offset = 0
+    while True:
+        alive = folder.alive()
+        events, offset = folder.events(offset)
+        for event in events:
+            progress.on_event(event)
+        if not alive:
+            return
+        time.sleep(POLL_S)

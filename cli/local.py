@@ -28,14 +28,15 @@ def up(home: str | None, as_json: bool) -> None:
 
 
 @click.command(epilog="\b\nExample:\n  benchwright down")
+@click.option("--cancel-runs", is_flag=True, help="Cancel runs that are in progress.")
 @home_option
 @json_option
-def down(home: str | None, as_json: bool) -> None:
-    """End the local Prefect server and engine. Runs in progress are cancelled."""
+def down(cancel_runs: bool, home: str | None, as_json: bool) -> None:
+    """End the local Prefect server and engine; refused while a run is in progress."""
     from deployments.local.client import down as end
 
-    ended = end(open_home(home))
+    ended = end(open_home(home), cancel_runs=cancel_runs)
     if as_json:
-        print_json({"ended": list(ended)})
+        print_json({"ended": ended})
     else:
-        click.echo("ended: " + ", ".join(ended) if ended else "nothing was running")
+        click.echo(f"ended {ended} process(es)" if ended else "nothing was running")

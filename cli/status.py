@@ -28,11 +28,10 @@ def status(run: str | None, following: bool, home: str | None, as_json: bool) ->
         return _running(place, as_json)
     folder = RunStore(place).open(find_run(place, run))
     if following and folder.alive():
-        from cli.follow import Progress
-        from deployments.local.client import watch
+        from cli.follow import Progress, wait_for_end
 
         with Progress(quiet=as_json) as progress:
-            watch(folder.path, progress.on_event)
+            wait_for_end(folder, progress)
     folder.settle()
     from cli.run import show_result
 

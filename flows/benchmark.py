@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,9 @@ from benchwright.execution.runner import LOCAL_HOST, StageRunner
 from benchwright.execution.sample import Sample
 from benchwright.execution.supervisor import Supervisor
 from benchwright.identity.cache import ArtifactCache
+from benchwright.identity.signature import Signature
 from benchwright.judgement.schedule import schedule
+from benchwright.judgement.verdict import Finding
 from benchwright.planning.resume import fingerprint_run
 from benchwright.planning.signing import sign_graph
 from benchwright.record.run import RunRecord, Status
@@ -126,7 +128,7 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
         config=config,
         folders=folders,
         cache=ArtifactCache(home / "cache"),
-        launchers={LOCAL_HOST: Supervisor()},
+        launchers={LOCAL_HOST: Supervisor(home)},
         environ=environ,
         deadline=started + config.budget.wall_s if config.budget.wall_s else None,
     )
@@ -166,11 +168,14 @@ def run_graph(session: RunSession) -> None:
         if any(stage.kind is StageKind.MEASURE for stage in config.stages)
         else ()
     )
-    prep = [s for s in config.stages if s.kind is StageKind.PREP]
-    hits = frozenset(
-        signature.digest
+    prep = {stage.name for stage in config.stages if stage.kind is StageKind.PREP}
+    cached = {
+        signature.digest: signature
         for (stage, _), signature in session.signatures.items()
-        if any(stage == one.name for one in prep) and session.runner.cache.lookup(signature).hit
+        if stage in prep
+    }
+    hits = frozenset(
+        d for d, signature in cached.items() if session.runner.cache.lookup(signature).hit
     )
 
     def check() -> None:
@@ -190,8 +195,24 @@ def run_graph(session: RunSession) -> None:
     kept = {sample.order for sample in session.samples}
     left = [slot for slot in slots if slot.order not in kept]
     graph = GraphRun(session, hits, check, approve)
-    with session.runner.cache.using(session.signatures.values()):
+    with ExitStack() as used:
+        for signature in cached.values():
+            used.enter_context(session.runner.cache.holding(signature))
         graph.run_all(compile_graph(config, list(session.arms.values()), left))
+        session.findings += altered_artifacts(session, cached.values())
+
+
+def altered_artifacts(session: RunSession, cached: Iterable[Signature]) -> Iterator[Finding]:
+    """Artifacts that a measure stage has changed: the later replicates met another system."""
+    for signature in cached:
+        changed = session.runner.cache.altered(signature)
+        if changed:
+            yield Finding(
+                "altered-artifact",
+                f"what stage '{signature.stage}' built was changed while it was measured:"
+                f" {changed}",
+                failure=True,
+            )
 
 
 def finish(session: RunSession, status: Status, error: str) -> RunRecord:

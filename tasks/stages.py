@@ -38,6 +38,7 @@ def prep(stage: str, arm: str, signature: str) -> Any:
                 domain_version=run.domain_version,
                 environ=run.runner.environ,
             ),
+            on_wait=lambda text: run.folder.event({"kind": "waiting", "for": text}),
         )
     note_prep(run, result)
     payload = {"signature": signature, "reason": result.reason, "wall_s": result.wall_s}

@@ -85,7 +85,12 @@ class StageRunner:
     """Path of each prep artifact that is ready, by (arm, artifact name)."""
 
     def prep(
-        self, stage: Stage, arm: Arm, signature: Signature, resign: Callable[[], Signature]
+        self,
+        stage: Stage,
+        arm: Arm,
+        signature: Signature,
+        resign: Callable[[], Signature],
+        on_wait: Callable[[str], None] | None = None,
     ) -> PrepResult:
         """Make a prep stage's artifacts, or take them from the cache.
 
@@ -94,6 +99,7 @@ class StageRunner:
             arm: The arm.
             signature: What its output depends on.
             resign: Signs the stage anew: inputs that change while it runs are noticed.
+            on_wait: Called with a sentence where another run builds the same, and is waited for.
 
         Raises:
             StageFailed: The process failed, an artifact is missing, or an input changed under it.
@@ -101,11 +107,14 @@ class StageRunner:
             Interrupted: It was cancelled.
         """
         start = time.monotonic()
-        with self.cache.building(signature, stage.name) as build:
-            if build.hit:
-                self._remember(stage, arm, build.paths)
-                return PrepResult(stage.name, arm.name, signature.digest, True, build.reason, 0.0)
-            paths = StagePaths(self._inputs(stage, arm), build.paths)
+        with self.cache.building(signature, stage, on_wait=on_wait) as build:
+            if build.hit is not None:
+                self._remember(stage, arm, build.hit.paths)
+                return PrepResult(
+                    stage.name, arm.name, signature.digest, True, build.hit.reason, 0.0
+                )
+            why = self.cache.nearest(signature)
+            paths = StagePaths(self._inputs(stage, arm), build.outputs)
             outcome = self._launch(stage, arm, paths, log=f"{stage.name}.{arm.name}")
             if not outcome.ok:
                 raise _failure(stage, arm, outcome)
@@ -116,16 +125,10 @@ class StageRunner:
                     where=Where(key=f"stages.{stage.name}"),
                     hint="leave its inputs alone while it runs, and run again",
                 )
-            build.publish()
-        found = self.cache.lookup(signature)
-        if not found.hit:
-            raise StageFailed(
-                f"what stage '{stage.name}' made can't be read back from the cache: {found.reason}",
-                where=Where(key=f"stages.{stage.name}"),
-            )
-        self._remember(stage, arm, found.paths)
+            published = build.publish()
+        self._remember(stage, arm, published.paths)
         wall_s = time.monotonic() - start
-        return PrepResult(stage.name, arm.name, signature.digest, False, build.reason, wall_s)
+        return PrepResult(stage.name, arm.name, signature.digest, False, why, wall_s)
 
     def adopt(self, stage: Stage, arm: Arm, signature: Signature) -> PrepResult:
         """Take a prep stage's artifacts from the cache, where Prefect knew that they are there.
@@ -312,7 +315,8 @@ class StageRunner:
                 stderr=logs / f"{name}.err",
                 timeout_s=timeout_s,
                 memory_mb=stage.resources.memory_mb or self.config.budget.memory_mb,
-                label=f"{self.run_id}/{stage.name}/{arm.name}/{replicate.order if replicate else '-'}",
+                label=f"{self.run_id}/{stage.name}/{arm.name}"
+                + (f"/{replicate.order}" if replicate else ""),
             )
         )
 

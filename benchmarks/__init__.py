@@ -1,0 +1,1 @@
+"""This project measured, against its peers."""
