@@ -198,6 +198,36 @@ def ensure_local(
     return found
 
 
+def ensure_server(
+    home: Path, on_progress: launch.Progress = quiet, *, idle_s: float = IDLE_S
+) -> str:
+    """The local server alone, started where it isn't up; returns the value for `PREFECT_API_URL`.
+
+    For who runs flows in a process of their own. See `ensure_local` for arguments and errors.
+    """
+    place = LocalHome(home.absolute())
+    place.prepare()
+    with locked(place.start_lock):
+        place.runs_lock.touch(mode=0o600)
+        touch_use(place)
+        api_url, starting = bring_up_server(place, on_progress, idle_s)
+        launch.wait_ready(starting, on_progress)
+    return api_url
+
+
+def bring_up_server(
+    home: LocalHome, on_progress: launch.Progress, idle_s: float
+) -> tuple[str, list[launch.Starting]]:
+    """The server's address, and what to wait for where it had to be started."""
+    record = server.find(home)
+    if record is not None:
+        return record.api_url, []
+    if server.stop(home):
+        on_progress("replacing a Prefect server that is out of date or does not answer")
+    begun, port = server.start(home, idle_s)
+    return f"http://{server.HOST}:{port}/api", [begun]
+
+
 def find(home: LocalHome, identity: EngineIdentity) -> LocalEngine | None:
     """Server and engine where both are up to date and answer; notes that they are wanted."""
     if read_engine(home, identity.key) is None:
@@ -223,16 +253,7 @@ def bring_up(
     """Start what is missing, both at once; the caller holds the start lock alone."""
     home.runs_lock.touch(mode=0o600)
     touch_use(home)
-    starting: list[launch.Starting] = []
-    record = server.find(home)
-    if record is None:
-        if server.stop(home):
-            on_progress("replaced a Prefect server that was out of date or did not answer")
-        begun, port = server.start(home, idle_s)
-        starting.append(begun)
-        api_url = f"http://{server.HOST}:{port}/api"
-    else:
-        api_url = record.api_url
+    api_url, starting = bring_up_server(home, on_progress, idle_s)
     retire_outdated(home, identity)
     if not answers(home, identity.key):
         engine.stop(home, identity.key)

@@ -55,7 +55,7 @@ def server_environment(home: LocalHome, inherited: Mapping[str, str]) -> dict[st
     }
     environment |= {
         "PREFECT_HOME": str(home.prefect),
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home.prefect}/prefect.db",
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home.database}",
         # Telemetry: Prefect's own, and the flag that other libraries honour.
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchwright.errors import BenchwrightError, Where
-from deployments.local import launch
+from deployments.local import launch, template
 from deployments.local.environment import prefect_version, server_environment
 from deployments.local.state import (
     LocalHome,
@@ -41,6 +41,12 @@ was seen to be busy for 1 s after a run of 20 tasks."""
 
 STOP_S = 10.0
 """Grace period for a server that is asked to end (seconds); it takes 0.2 s."""
+
+SETTLE_S = 0.1
+"""A server that handled no event for so long has handled all (seconds); one takes 0.01 s."""
+
+SETTLE_LIMIT_S = 5.0
+"""How long an ending server handles events at most (seconds)."""
 
 RETRY_AFTER_S = 0.05
 """What the server tells a client to wait when SQLite was busy (seconds). Prefect's client waits
@@ -203,15 +209,16 @@ async def serve(
             host=platform.node(),
         ),
     )
-    news.step("loading" if home.prefect.joinpath("prefect.db").exists() else "first start")
+    news.step("loading")
     import uvicorn
     from prefect.server.api.server import create_app
 
     begin_to_write_at_once()
+    if not home.database.exists() and not template.copy_to(home.database):
+        news.step("making its database, once for this version of Prefect")
+        await template.make(home.database)
     application = create_app(final=True)
-    if not home.prefect.joinpath("prefect.db").exists():
-        news.step("making the database")
-    server = uvicorn.Server(
+    server = settling_server(
         uvicorn.Config(
             RetrySoon(application),
             log_level="warning",
@@ -249,6 +256,31 @@ async def end_when_unused(
                 while server.servers and any(one.is_serving() for one in server.servers):
                     await asyncio.sleep(0.005)
                 return
+
+
+def settling_server(config: Any) -> Any:
+    """A uvicorn server that handles the events it has taken before it ends.
+
+    A flow's last events reach the server when the flow ends, and are stored 0.5 s later; Prefect
+    drops what is waiting when it is asked to end, and its pages show such tasks as running.
+    """
+    import asyncio
+
+    import uvicorn
+    from prefect.server.utilities.messaging.memory import METRICS
+
+    class Settling(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            deadline = time.monotonic() + SETTLE_LIMIT_S
+            handled = -1
+            while handled != (now := sum(topic["consumed"] for topic in METRICS.values())):
+                handled = now
+                if time.monotonic() > deadline:
+                    break
+                await asyncio.sleep(SETTLE_S)
+            await super().shutdown(sockets)
+
+    return Settling(config)
 
 
 def begin_to_write_at_once() -> None:

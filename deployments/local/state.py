@@ -51,6 +51,11 @@ class LocalHome:
         return self.root / "engine"
 
     @property
+    def database(self) -> Path:
+        """The server's database (SQLite)."""
+        return self.prefect / "prefect.db"
+
+    @property
     def server_record(self) -> Path:
         """Who the server is and where it listens."""
         return self.prefect / "server.json"

@@ -1,0 +1,74 @@
+"""Real parts that tests of several rooms share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployments.local import client
+from deployments.local.state import locked, open_lock, take
+
+TEST_IDLE_S = 600.0
+"""What a test session starts ends by itself, should the session be killed (seconds)."""
+
+
+@pytest.fixture(scope="session")
+def local_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home folder with a real Prefect server, one for all of a session's worker processes.
+
+    A test that hands runs over calls `deployments.local.client.ensure_local(local_home)`, or the
+    command line with `--home`; the engine is started by the first that does. The last worker to
+    finish ends all of it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    home = base / "local-home"
+    users = base / "local-home.users"
+    with locked(users, shared=True):
+        client.ensure_server(home, idle_s=TEST_IDLE_S)
+        yield home
+    fd = open_lock(users)
+    try:
+        if take(fd):
+            client.down(home, cancel_runs=True)
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture(scope="session")
+def local_api_url(local_home: Path) -> str:
+    """Address of that server, for `PREFECT_API_URL`."""
+    return client.ensure_server(local_home, idle_s=TEST_IDLE_S)
+
+
+@pytest.fixture
+def prefect_api(local_home: Path, local_api_url: str) -> Iterator[str]:
+    """Flows that the test calls in its own process run on that server."""
+    from prefect.settings import (
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        PREFECT_HOME,
+        temporary_settings,
+    )
+
+    with temporary_settings(
+        {
+            PREFECT_API_URL: local_api_url,
+            PREFECT_HOME: local_home / "prefect",
+            PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
+        }
+    ):
+        yield local_api_url
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_prefect_settings() -> Iterator[None]:
+    """A developer's own Prefect settings reach no test."""
+    names = [name for name in os.environ if name.startswith("PREFECT_")]
+    saved = {name: os.environ.pop(name) for name in names}
+    yield
+    os.environ.update(saved)
