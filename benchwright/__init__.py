@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from benchwright.spec.manifest import ManifestEntry as ManifestEntry
     from benchwright.spec.model import BenchmarkConfig as BenchmarkConfig
     from benchwright.spec.model import Direction as Direction
+    from benchwright.spec.model import EffectiveFrom as EffectiveFrom
     from benchwright.spec.model import Metric as Metric
+    from benchwright.spec.model import MetricsFormat as MetricsFormat
+    from benchwright.spec.model import MetricsFrom as MetricsFrom
     from benchwright.spec.model import Resources as Resources
     from benchwright.spec.model import Role as Role
     from benchwright.spec.model import Scale as Scale
@@ -36,7 +39,10 @@ _PUBLIC = {
     "ManifestEntry": "benchwright.spec.manifest",
     "BenchmarkConfig": "benchwright.spec.model",
     "Direction": "benchwright.spec.model",
+    "EffectiveFrom": "benchwright.spec.model",
     "Metric": "benchwright.spec.model",
+    "MetricsFormat": "benchwright.spec.model",
+    "MetricsFrom": "benchwright.spec.model",
     "Resources": "benchwright.spec.model",
     "Role": "benchwright.spec.model",
     "Scale": "benchwright.spec.model",
