@@ -1,0 +1,199 @@
+"""Whether an earlier run said the same (the tag RELIABLE, and its control).
+
+A reproduction is the latest earlier run that may be cited, has the same configuration hash (gate
+1, rule 1) and a fingerprint that agrees. It is the latest one, not the best: picking among several
+would find an agreement sooner or later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from benchwright.identity.fingerprint import compare_fingerprints
+from benchwright.judgement import words
+from benchwright.judgement.gate2 import IDENTIFYING
+from benchwright.judgement.verdict import ArmSummary, Tag, Verdict
+from benchwright.judgement.view import RunView
+from benchwright.spec.arms import expand_arms
+from benchwright.spec.model import Metric, Role, Scale
+
+CITABLE = frozenset({Tag.RELIABLE, Tag.QUALIFIED})
+"""Only these may be cited, or serve as a baseline."""
+
+CONTROL_FACTOR = 2.0
+"""A control outside its tolerance but within this many times of it is a caveat; beyond, the run
+stands on another ground than the one before, and is UNRELIABLE."""
+
+
+class Agreement(StrEnum):
+    """How two runs of the same configuration agree."""
+
+    REPRODUCED = "reproduced"
+    CONTROL_OFF = "control off"
+    CONTROL_LOST = "control lost"
+    TREATMENT_OFF = "treatment off"
+    OTHER_DECISION = "other decision"
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """What an earlier run with the same configuration says of this one.
+
+    Attributes:
+        run_id: The earlier run.
+        agreement: One word.
+        reason: A sentence with the figures.
+        number, limit: The largest deviation in tolerances, and what is allowed.
+    """
+
+    run_id: str
+    agreement: Agreement
+    reason: str
+    number: float
+    limit: float = 1.0
+
+
+def comparable(view: RunView, prior: RunView) -> bool:
+    """Whether an earlier run may confirm this one: citable, same hash, same fingerprint."""
+    if prior.run_id == view.run_id or prior.tag not in CITABLE or prior.judgement is None:
+        return False
+    if prior.config_hash != view.config_hash or prior.created > view.created:
+        return False
+    fingerprints = compare_fingerprints(view.fingerprint, prior.fingerprint)
+    return not fingerprints.differences and IDENTIFYING.isdisjoint(fingerprints.unknowns)
+
+
+def reproduction(
+    view: RunView,
+    summaries: dict[str, dict[str, ArmSummary]],
+    verdicts: Sequence[Verdict],
+    priors: Sequence[RunView],
+) -> Reproduction | None:
+    """Compare a run with the latest earlier one that can confirm it.
+
+    Args:
+        view: The run.
+        summaries: Its arms' metrics.
+        verdicts: Its decisions.
+        priors: Earlier runs, in any order.
+
+    Returns:
+        What the earlier run says; None where there is none.
+    """
+    earlier = max(
+        (prior for prior in priors if comparable(view, prior)),
+        key=lambda prior: prior.created,
+        default=None,
+    )
+    if earlier is None or earlier.judgement is None:
+        return None
+    primary = [metric for metric in view.config.metrics if metric.role is Role.PRIMARY]
+    arms = expand_arms(view.config)
+    deviations = {
+        (arm.is_baseline, arm.name, metric.name): _deviation(
+            metric,
+            summaries.get(arm.name, {}).get(metric.name),
+            earlier.judgement.summaries.get(arm.name, {}).get(metric.name),
+        )
+        for arm in arms
+        for metric in primary
+    }
+    controls = {key[1:]: off for key, off in deviations.items() if key[0]}
+    treatments = {key[1:]: off for key, off in deviations.items() if not key[0]}
+    effects = _effects(verdicts, earlier.judgement.verdicts)
+    worst_control = max(controls.values(), default=0.0)
+    others = {**treatments, **effects}
+    worst_other = max(others.values(), default=0.0)
+    changed = _changed_decisions(verdicts, earlier.judgement.verdicts)
+
+    def say(agreement: Agreement, reason: str, number: float, limit: float = 1.0) -> Reproduction:
+        shown = number if math.isfinite(number) else limit + 1
+        return Reproduction(earlier.run_id, agreement, reason, shown, limit)
+
+    if worst_control > CONTROL_FACTOR:
+        return say(
+            Agreement.CONTROL_LOST,
+            f"The control {_name(controls)} lies {_times(worst_control)} its tolerance away from "
+            f"{earlier.run_id}, more than {words.number(CONTROL_FACTOR)} times: the ground moved.",
+            worst_control,
+            CONTROL_FACTOR,
+        )
+    if changed:
+        return say(
+            Agreement.OTHER_DECISION,
+            f"{earlier.run_id} with the same configuration decided otherwise: "
+            f"{words.listed(changed)}.",
+            max(worst_control, worst_other),
+        )
+    if worst_control > 1:
+        return say(
+            Agreement.CONTROL_OFF,
+            f"The control {_name(controls)} lies {_times(worst_control)} its tolerance away from "
+            f"{earlier.run_id}, within {words.number(CONTROL_FACTOR)} times of it.",
+            worst_control,
+        )
+    if worst_other > 1:
+        return say(
+            Agreement.TREATMENT_OFF,
+            f"{_name(others)} lies {_times(worst_other)} its tolerance away from "
+            f"{earlier.run_id}, so that run is not reproduced.",
+            worst_other,
+        )
+    return say(
+        Agreement.REPRODUCED,
+        f"{earlier.run_id} with the same configuration gave the same within the tolerance of each "
+        "primary metric, and the same decision.",
+        max(worst_control, worst_other),
+    )
+
+
+def _times(deviation: float) -> str:
+    return f"{words.number(deviation, 2)} times" if math.isfinite(deviation) else "immeasurably"
+
+
+def _name(deviations: dict[tuple[str, str], float]) -> str:
+    """What deviates most: `p50_ms in only`."""
+    arm, metric = max(deviations, key=lambda key: deviations[key])
+    return f"{metric} in {arm}"
+
+
+def _deviation(metric: Metric, now: ArmSummary | None, then: ArmSummary | None) -> float:
+    """Distance of two medians in tolerances; infinite where one of them is missing."""
+    if now is None or then is None or now.median is None or then.median is None:
+        return math.inf
+    return _distance(metric, now.median, then.median)
+
+
+def _distance(metric: Metric, now: float, then: float) -> float:
+    """Distance of two values in tolerances: relative to the earlier one for a ratio."""
+    if now == then:
+        return 0.0
+    scale = abs(then) if metric.scale is Scale.RATIO else 1.0
+    return abs(now - then) / scale / metric.tolerance if scale else math.inf
+
+
+def _effects(now: Sequence[Verdict], then: Sequence[Verdict]) -> dict[tuple[str, str], float]:
+    """Distance of the effects in tolerances, by arm and metric."""
+    before = {(one.treatment.arm, one.metric.name): one for one in then}
+    found = {}
+    for verdict in now:
+        key = verdict.treatment.arm, verdict.metric.name
+        earlier = before.get(key)
+        if earlier is not None and verdict.effect is not None and earlier.effect is not None:
+            name = f"the effect of {key[0]}", key[1]
+            found[name] = _distance(verdict.metric, verdict.effect, earlier.effect)
+    return found
+
+
+def _changed_decisions(now: Sequence[Verdict], then: Sequence[Verdict]) -> list[str]:
+    """Decisions that are not those of the earlier run."""
+    before = {(one.treatment.arm, one.metric.name): one.decision for one in then}
+    return [
+        f"{verdict.metric.name} of {verdict.treatment.arm} is {verdict.decision}, was {earlier}"
+        for verdict in now
+        if (earlier := before.get((verdict.treatment.arm, verdict.metric.name)))
+        is not verdict.decision
+    ]
