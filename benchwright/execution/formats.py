@@ -483,6 +483,8 @@ def _header(lines: Sequence[str], names: Sequence[str]) -> int | None:
         if len(line) > 64 * 1024 or not any(name in line for name in (*names, "alue", "ALUE")):
             continue
         cells = [cell.strip() for cell in next(csv.reader([line]), [])]
+        if any(NUMBER.fullmatch(cell) for cell in cells):
+            continue  # a row: in a table of `metric,value` each one names a metric
         if _is_long(cells) or (names and set(names) <= set(cells)):
             return number
     return None
