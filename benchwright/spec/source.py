@@ -158,6 +158,15 @@ def parse_yaml(text: str, file: Path | None = None) -> Document:
     return Document(file, cast("dict[str, Any]", data), builder.lines, builder.texts)
 
 
+def as_document(data: Mapping[str, Any]) -> Document:
+    """Take data that came from no file, such as a deployment's parameter, for a document.
+
+    Raises:
+        BadInput: A value that a file couldn't hold, with its key.
+    """
+    return Document(None, cast("dict[str, Any]", _checked(data, ())))
+
+
 def dump_yaml(data: Mapping[str, Any]) -> str:
     """Write plain data as YAML in block style, such that `parse_yaml` gives it back.
 
@@ -174,6 +183,32 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
     stream = StringIO()
     yaml.dump(_plain(data), stream)
     return stream.getvalue()
+
+
+def _checked(value: Any, path: KeyPath) -> Any:
+    """A copy in mappings with text keys, lists and scalars."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise BadInput(f"the key {key!r} is no text", where=Where(key=dotted(path)))
+        return {str(key): _checked(part, (*path, str(key))) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_checked(part, (*path, place)) for place, part in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadInput(
+            f"{value} is not a finite number",
+            where=Where(key=dotted(path)),
+            expected="a finite number",
+        )
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    raise BadInput(
+        f"a value of the type {type(value).__name__} can't stand in a configuration",
+        where=Where(key=dotted(path)),
+        expected="texts, numbers, true and false, null, lists and mappings",
+    )
 
 
 # --- reading -----------------------------------------------------------------------------------

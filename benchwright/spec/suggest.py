@@ -8,9 +8,9 @@ from difflib import get_close_matches
 SUGGESTION = 0.6
 """Similarity (difflib's ratio) from which a name is offered; difflib's own default."""
 
-MEANT = 0.8
-"""Similarity from which an unknown name is taken for a mistyped known one: one letter lost,
-added or swapped in a name of five."""
+MEANT = 0.75
+"""Similarity from which an unknown name is taken for a mistyped known one: two letters lost or
+added in a name of eight (`n_query` for `n_queries`)."""
 
 LISTED = 12
 """Known names that an error lists at most."""
