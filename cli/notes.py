@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
 import click
 
 from cli.options import home_option, json_option, open_home
 from cli.output import print_json, print_table
 
+if TYPE_CHECKING:
+    from benchwright.record.lessons import Entry, Kind
 
-def _notes(kind: str, what: str) -> click.Group:
+
+def _notes(name: str, what: str) -> click.Group:
     """The verbs of one append-only list."""
 
     @click.group(
-        name=kind,
+        name=name,
         help=f"{what} Append-only; `plan` shows those that match.",
-        epilog=f"\b\nExample:\n  benchwright {kind} add 'merge before you measure'"
+        epilog=f"\b\nExample:\n  benchwright {name} add 'merge before you measure'"
         " --recipe retrieval-index",
     )
     def group() -> None:
@@ -25,7 +31,12 @@ def _notes(kind: str, what: str) -> click.Group:
     @click.option("--domain", default="", help="Only for this domain.")
     @click.option("--recipe", default="", help="Only for this recipe.")
     @click.option(
-        "-p", "--param", "params", multiple=True, metavar="NAME", help="Only with this parameter."
+        "-p",
+        "--param",
+        "params",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Only where this parameter is declared, or has this value.",
     )
     @home_option
     @json_option
@@ -38,37 +49,45 @@ def _notes(kind: str, what: str) -> click.Group:
         as_json: bool,
     ) -> None:
         """Add one."""
-        from benchwright.record.lessons import notebook
+        from benchwright.record.lessons import add as append
 
-        note = notebook(open_home(home), kind).add(
-            text, domain=domain, recipe=recipe, params=params
+        about = {key: value for key, _, value in (item.partition("=") for item in params)}
+        entry = append(
+            open_home(home), _kind(name), text, domain=domain, recipe=recipe, params=about
         )
         if as_json:
-            print_json({"id": note.id, "text": note.text})
+            print_json({"id": entry.id, "text": entry.text})
         else:
-            click.echo(note.id)
+            click.echo(entry.id)
 
     @group.command("list")
     @home_option
     @json_option
-    def list_notes(home: str | None, as_json: bool) -> None:
+    def list_entries(home: str | None, as_json: bool) -> None:
         """List them, the oldest first."""
-        from benchwright.record.lessons import notebook
+        from benchwright.record.lessons import entries
 
-        found = notebook(open_home(home), kind).list()
+        found = entries(open_home(home), _kind(name))
         if as_json:
-            rows = [{"id": n.id, "date": n.date, "text": n.text} for n in found]
-            print_json({kind: rows})
+            print_json({name: [asdict(entry) for entry in found]})
             return
         print_table(
-            ("id", "date", "for", "text"),
-            [
-                (n.id, n.date, " ".join(filter(None, (n.domain, n.recipe, *n.params))), n.text)
-                for n in found
-            ],
+            ("id", "date", "about", "text"),
+            [(entry.id, entry.date, _about(entry), entry.text) for entry in found],
         )
 
     return group
+
+
+def _kind(name: str) -> Kind:
+    from benchwright.record.lessons import Kind
+
+    return Kind.LESSON if name == "lessons" else Kind.RISK
+
+
+def _about(entry: Entry) -> str:
+    params = (f"{key}={value}" if value else key for key, value in entry.params.items())
+    return " ".join(filter(None, (entry.domain, entry.recipe, *params)))
 
 
 lessons = _notes("lessons", "What was learned.")

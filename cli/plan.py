@@ -145,4 +145,4 @@ def show_plan(made: Plan) -> None:
     for text in (*made.resolved.notes, *made.caveats):
         out.print("note: " + text, markup=False)
     for lesson in made.lessons:
-        out.print(f"{lesson.kind} {lesson.id}: {lesson.text}", markup=False)
+        out.print(f"{lesson.id}: {lesson.text}", markup=False)

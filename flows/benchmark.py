@@ -277,14 +277,3 @@ def ending_on_signals(session: RunSession) -> Iterator[None]:
         for launcher in session.runner.launchers.values():
             if isinstance(launcher, Supervisor):
                 launcher.close()
-
-
-def run_folder(run_dir: Path) -> int:
-    """Run a run that was created already: the entry point of the local engine's children.
-
-    Returns:
-        The exit code of `benchwright run`.
-    """
-    folder = RunFolder(run_dir.parent.parent, run_dir.name)
-    benchmark(run_id=folder.run_id, home=str(folder.home), return_state=True)
-    return folder.status.exit_code

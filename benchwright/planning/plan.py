@@ -7,18 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchwright.errors import Difference, GateRefused, Where
+from benchwright.errors import Difference, GateRefused
 from benchwright.identity.cache import ArtifactCache
 from benchwright.identity.canonical import config_hash
 from benchwright.identity.signature import Signature
-from benchwright.judgement.challenge import Challenge, challenge, missing_parameters, unjustified
+from benchwright.judgement.challenge import Challenge, challenge
+from benchwright.judgement.gate1 import require_declared, require_justified
 from benchwright.judgement.schedule import Slot, schedule
 from benchwright.judgement.view import RunView
 from benchwright.planning.preflight import preflight
 from benchwright.planning.signing import sign_graph
-from benchwright.record.prior import latest_reliable, priors
+from benchwright.record.lessons import Entry, Kind, matching
+from benchwright.record.prior import priors
 from benchwright.spec.arms import Arm, expand_arms
-from benchwright.spec.graph import check_graph, check_treatment
+from benchwright.spec.graph import check_treatment
 from benchwright.spec.model import BenchmarkConfig, Stage, StageKind
 from benchwright.spec.resolve import Resolved
 
@@ -66,6 +68,7 @@ class Plan:
         caveats: What will keep the result from being more than QUALIFIED, as sentences.
         estimate: What it will take.
         priors: Earlier runs of the same domain and recipe, newest last.
+        lessons: Lessons and risks that speak of such an experiment.
     """
 
     resolved: Resolved
@@ -77,6 +80,7 @@ class Plan:
     caveats: tuple[str, ...]
     estimate: Estimate
     priors: tuple[RunView, ...]
+    lessons: tuple[Entry, ...] = ()
 
     @property
     def config(self) -> BenchmarkConfig:
@@ -102,18 +106,18 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
             declared isn't, or one differs from the latest RELIABLE run without a reason.
     """
     config = resolved.config
-    check_graph(config.stages, config=config)
     check_treatment(config, config.stages)
-    earlier = tuple(priors(home, config.domain, config.recipe))
-    refuse_undeclared(resolved, earlier)
-    refuse_unjustified(resolved, latest_reliable(home, config.domain, config.recipe))
+    hashed = config_hash(config)
+    earlier = priors(home, config.domain, config.recipe, config_hash=hashed)
+    require_declared(config, resolved.manifest, earlier)
+    require_justified(config, resolved.manifest, earlier)
     arms = expand_arms(config)
     prep = plan_prep(config, arms, resolved.folders, resolved.domain.version, home, environ)
     caveats = preflight(config, resolved.folders, home)
     measured = any(stage.kind is StageKind.MEASURE for stage in config.stages)
     return Plan(
         resolved=resolved,
-        config_hash=config_hash(config),
+        config_hash=hashed,
         arms=arms,
         prep=prep,
         slots=schedule([arm.name for arm in arms], config.replication) if measured else (),
@@ -121,6 +125,11 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
         caveats=tuple(caveats),
         estimate=estimate(config, arms, prep, earlier),
         priors=earlier,
+        lessons=tuple(
+            entry
+            for kind in Kind
+            for entry in matching(home, kind, config.domain, config.recipe, config.flat_params)
+        ),
     )
 
 
@@ -155,34 +164,6 @@ def plan_prep(
             seen.setdefault(signature.digest, arm.name)
             planned.append(PlannedPrep(stage, arm, signature, hit, reason))
     return tuple(planned)
-
-
-def refuse_undeclared(resolved: Resolved, earlier: Sequence[RunView]) -> None:
-    """Gate 1, rule 2: the plan is refused while a parameter of the manifest isn't declared."""
-    missing = missing_parameters(resolved.config, resolved.manifest, earlier)
-    if missing:
-        names = ", ".join(row.field for row in missing)
-        raise GateRefused(
-            f"the manifest asks for parameters that aren't declared: {names}",
-            differences=missing,
-            where=Where(file=str(resolved.folder), key="params"),
-            expected="every parameter of the manifest declared, even at its default",
-            hint="add them under `params:`, or give them with -p " + missing[0].field + "=VALUE",
-        )
-
-
-def refuse_unjustified(resolved: Resolved, reliable: RunView | None) -> None:
-    """Gate 1, rule 3: what differs from the latest RELIABLE run needs a reason."""
-    rows: Sequence[Difference] = unjustified(resolved.config, resolved.manifest, reliable)
-    if rows:
-        raise GateRefused(
-            f"{len(rows)} parameter(s) differ from the latest RELIABLE run"
-            f" {reliable.run_id if reliable else ''} without a reason",
-            differences=rows,
-            where=Where(key="justified"),
-            expected="each is inherited, is the treatment, or has its reason",
-            hint=f'add `justified: {{{rows[0].field}: "why"}}` to the file',
-        )
 
 
 def refuse_challenged(plan: Plan, because: str | None) -> None:
