@@ -1,0 +1,213 @@
+"""The work directory on the host: where data, jobs and outputs of one request lie."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchwright.errors import BadInput, StageFailed, Where
+from domains.serving import job
+from domains.serving.host import Host, HostUnreachable
+from domains.serving.request import AccuracyRequest, Dataset, Endpoint
+from domains.serving.results import Progress, Reporter
+
+
+def endpoint_lock(endpoint: Endpoint) -> str:
+    """The lock file on the host that the loads of one endpoint share."""
+    host = "".join(c if c.isalnum() or c in ".-" else "_" for c in endpoint.host)
+    return f"/tmp/benchwright-endpoint-{host}-{endpoint.port}.lock"
+
+
+@dataclass(slots=True)
+class Workplace:
+    """The work directory on the host, and what this machine remembers of it."""
+
+    folder: str
+    run_dir: Path
+    memory: Path
+    lock: str = ""
+
+    @classmethod
+    def find(cls, host: Host, request: AccuracyRequest, run_dir: Path) -> Workplace:
+        """The directory that this run made before, or a new one, stamped on the host."""
+        memory = run_dir / "serving_job.json"
+        if memory.is_file():
+            known = json.loads(memory.read_text(encoding="utf-8"))
+            there = host.run(f"[ -d {shlex.quote(known['folder'])} ]")
+            if there.ok and known["host"] == host.name:
+                return cls(known["folder"], run_dir, memory)
+        folder = make_work_dir(
+            host, "accuracy", root=request.evaluate.work_root, given=request.evaluate.work_dir
+        )
+        place = cls(folder, run_dir, memory)
+        place.remember(host.name, {})
+        return place
+
+    def remember(self, host_name: str, jobs: dict[str, dict[str, object]]) -> None:
+        """Write where the jobs live before anything else can go wrong."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"host": host_name, "folder": self.folder, "jobs": jobs}, indent=1)
+        part = self.memory.with_suffix(".part")
+        part.write_text(text, encoding="utf-8")
+        part.replace(self.memory)
+
+    def jobs(self) -> dict[str, dict[str, object]]:
+        """What is remembered of the jobs, by dataset and attempt."""
+        if not self.memory.is_file():
+            return {}
+        jobs: dict[str, dict[str, object]] = json.loads(self.memory.read_text("utf-8"))["jobs"]
+        return jobs
+
+
+def make_work_dir(host: Host, kind: str, *, root: str | None, given: str | None) -> str:
+    """A new, empty directory on the host, stamped by its clock.
+
+    Raises:
+        BadInput: `given` holds something: an old report in it could pass as new.
+        StageFailed: It can't be made.
+    """
+    if given is not None:
+        quoted = shlex.quote(given)
+        ran = host.run(
+            f"umask 077; mkdir -p -- {quoted} && cd -- {quoted} && ls -A | head -n 3 && pwd -P"
+        )
+        lines = ran.text.splitlines()
+        if ran.ok and len(lines) > 1:
+            raise BadInput(
+                f"the work directory on {host.name} holds something: {', '.join(lines[:-1])}",
+                where=Where(file=given, key="evaluate.work_dir"),
+                expected="a new or empty directory: an old report in it could pass as new",
+                hint="leave the option out: each request gets a new one",
+            )
+    else:
+        base = shlex.quote(root) if root else '"$HOME/benchwright_runs"'
+        ran = host.run(
+            f'umask 077; base={base}; mkdir -p -- "$base" || exit 1\n'
+            f'mktemp -d "$base/{kind}_$(date -u +%Y%m%dT%H%M%SZ)_XXXXXX"'
+        )
+        lines = ran.text.splitlines()
+    if not ran.ok or not lines:
+        raise StageFailed(f"no work directory can be made on {host.name}: {ran.error_text}")
+    return lines[-1]
+
+
+def place_data(host: Host, dataset: Dataset, folder: str) -> tuple[str | None, str]:
+    """Bring a dataset's files to the host: (their folder there, SHA-256 over names and contents).
+
+    (None, "") for a set that comes from a hub.
+    """
+    if dataset.folder is None:
+        return None, ""
+    if dataset.on_host:
+        there = dataset.folder
+    else:
+        there = f"{folder}/data"
+        root = Path(dataset.folder)
+        files = {
+            str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()
+        }
+        made = host.run(f"umask 077; mkdir -p -- {shlex.quote(there)}")
+        if not made.ok:
+            raise StageFailed(f"{there} on {host.name} can't be made: {made.error_text}")
+        host.put(files, there)
+    ran = host.run(
+        f"cd -- {shlex.quote(there)} && find . -type f -print0 | LC_ALL=C sort -z"
+        " | xargs -0 sha256sum | sha256sum",
+        timeout_s=600,
+    )
+    if not ran.ok:
+        raise StageFailed(
+            f"dataset {dataset.name!r} can't be read on {host.name}: {ran.error_text}",
+            where=Where(file=there),
+        )
+    return there, ran.text.split()[0]
+
+
+def run_job(
+    host: Host,
+    request: AccuracyRequest,
+    place: Workplace,
+    dataset: Dataset,
+    *,
+    attempt: str,
+    script: str,
+    owner: str,
+    reporter: Reporter,
+    total: int | None,
+    progress_glob: str,
+) -> tuple[job.Job, job.Look, str]:
+    """Start a dataset's job, or find the one that this run started before, and follow it.
+
+    An exception on the way (an interruption above all) ends the job on the host; only a host that
+    doesn't answer leaves it running, to be found again.
+    """
+    jobs = place.jobs()
+    key = f"{dataset.name}/{attempt}"
+    if key in jobs:
+        running = job.Job.model_validate(jobs[key])
+        reporter.say(f"{key}: found again on {host.name}")
+    else:
+        running = job.start(
+            host,
+            f"{place.folder}/{dataset.name}/{attempt}/job",
+            script,
+            owner=owner,
+            lock=place.lock,
+            deadline_s=request.evaluate.timeout_s,
+        )
+        place.remember(host.name, {**jobs, key: running.model_dump()})
+    last = -1
+
+    def on_look(seen: job.Look) -> None:
+        nonlocal last
+        if seen.done != last:
+            last = seen.done
+            reporter.progress(Progress(dataset=dataset.name, done=seen.done, total=total))
+
+    try:
+        seen, ended_by = job.follow(
+            host,
+            running,
+            on_look=on_look,
+            say=reporter.say,
+            progress_glob=progress_glob,
+            port=(request.target.endpoint.host, request.target.endpoint.port),
+            reconnect_s=request.evaluate.reconnect_s,
+        )
+    except HostUnreachable:
+        raise
+    except BaseException:
+        job.cancel(host, running)
+        raise
+    return running, seen, ended_by
+
+
+def expected_samples(request: AccuracyRequest, requested: int | None) -> int | None:
+    """Samples that the request asks for: its count, or else what evalscope says it loaded."""
+    limit = request.evaluate.limit
+    if requested is None and limit is not None and limit >= 1:
+        return int(limit) * request.evaluate.repeats
+    return requested
+
+
+LOG_TAIL_LINES = 12
+
+
+def text_of(path: Path) -> str:
+    """A text file's content; empty where it isn't there."""
+    try:
+        return path.read_text(encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return ""
+
+
+def tail_of(log: str) -> str:
+    """The last lines of a log, without what a progress bar wrote over and without colours."""
+    lines = [_COLOUR.sub("", line.rsplit("\r", 1)[-1]).rstrip() for line in log.splitlines()]
+    return "\n".join([line for line in lines if line][-LOG_TAIL_LINES:])
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
