@@ -25,15 +25,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchwright.errors import BadInput, StageFailed, Where
+from benchwright.identity.artifact import MANIFEST, below, difference, inventory
 from benchwright.identity.canonical import canonical_json, digest
 from benchwright.identity.digests import DigestMemo
 from benchwright.identity.locks import Lock, held, take
 from benchwright.identity.signature import Signature, changed_parts, explain
-from benchwright.spec.model import Stage
+
+if TYPE_CHECKING:
+    from benchwright.spec.model import Stage
 
 SCHEMA = 1
 """Version of `manifest.json`; an entry of another one is a miss."""
@@ -187,7 +189,7 @@ class ArtifactCache:
         manifest = _read_manifest(place)
         if isinstance(manifest, str):
             return Lookup(False, {}, manifest)
-        problem = _difference(place, manifest, self.memo, fresh=fresh)
+        problem = difference(place, manifest["files"], self.memo, fresh=fresh)
         self.memo.save()
         if problem:
             return Lookup(False, {}, problem)
@@ -218,6 +220,8 @@ class ArtifactCache:
         Raises:
             StageFailed: The disk is full, or the cache can't be written.
         """
+        if stage.kind != "prep":
+            raise ValueError(f"a {stage.kind} stage is never cached")
         try:
             self._make_folders()
             lock = self._builder_lock(signature, stage, on_wait)
@@ -225,12 +229,12 @@ class ArtifactCache:
             raise _cannot_write(self.root, stage.name, error) from error
         staging: Path | None = None
         try:
+            self._sweep_own(signature.digest)
+            self._sweep()
             found = self._checked(signature.digest) if self._place(signature).is_dir() else None
             if found is not None and found.hit:
                 yield Build({}, Lookup(True, found.paths, "built by a run beside this one"))
                 return
-            self._sweep_own(signature.digest)
-            self._sweep()
             try:
                 lock.write(f"{os.getpid()} {stage.name}\n")
                 staging = self._staging / f"{signature.digest}-{secrets.token_hex(4)}"
@@ -243,7 +247,7 @@ class ArtifactCache:
         finally:
             if staging is not None:
                 shutil.rmtree(staging, ignore_errors=True)
-            lock.release()
+            lock.release(remove=True)
 
     def _builder_lock(
         self, signature: Signature, stage: Stage, on_wait: Callable[[str], None] | None
@@ -263,7 +267,7 @@ class ArtifactCache:
 
     def _publish(self, signature: Signature, stage: Stage, staging: Path) -> Lookup:
         try:
-            files = _inventory(stage, staging, self.memo)
+            files = inventory(stage, staging, self.memo)
             manifest = {
                 "schema": SCHEMA,
                 "signature": signature.digest,
@@ -273,7 +277,7 @@ class ArtifactCache:
                 "parts": dict(signature.parts),
                 "files": files,
             }
-            _write_durably(staging / "manifest.json", json.dumps(manifest, indent=1))
+            _write_durably(staging / MANIFEST, json.dumps(manifest, indent=1))
             place = self._place(signature)
             aside = self._staging / f"{signature.digest}-{secrets.token_hex(4)}"
             # Two renames: a crash between them loses an entry that was no hit anyway.
@@ -484,7 +488,7 @@ def _owner(staging: Path) -> str:
 def _read_manifest(place: Path) -> dict[str, Any] | str:
     """An entry's manifest, or what is wrong with it."""
     try:
-        manifest = json.loads((place / "manifest.json").read_text())
+        manifest = json.loads((place / MANIFEST).read_text())
         parts, name = manifest["parts"], manifest["signature"]
         readable = (
             manifest["schema"] == SCHEMA
@@ -503,121 +507,6 @@ def _read_manifest(place: Path) -> dict[str, Any] | str:
         return "the entry's manifest.json belongs to another signature"
     result: dict[str, Any] = manifest
     return result
-
-
-def _inventory(stage: Stage, staging: Path, memo: DigestMemo) -> list[dict[str, Any]]:
-    """A row for each file, folder and link of the artifacts; files are brought to the disk."""
-    missing = [name for name in stage.produces if not os.path.lexists(staging / name)]
-    if missing:
-        raise StageFailed(
-            f"stage '{stage.name}' ended without making {', '.join(missing)}",
-            where=Where(key=f"stages.{stage.name}.produces"),
-            expected=f"each artifact at the path that its template gives, such as {{{missing[0]}}}",
-            hint="hand the path to the program, and check that it writes there",
-        )
-    rows: list[dict[str, Any]] = []
-    for artifact in stage.produces:
-        for path in _below(staging / artifact):
-            rows.append(_row(path, staging, artifact, stage, memo))
-    return rows
-
-
-def _row(
-    path: Path, staging: Path, artifact: str, stage: Stage, memo: DigestMemo
-) -> dict[str, Any]:
-    status = path.lstat()
-    name = str(path.relative_to(staging))
-    if S_ISLNK(status.st_mode):
-        return {"path": name, "link": _inner_link(path, staging / artifact, stage)}
-    row: dict[str, Any] = {"path": name, "mode": S_IMODE(status.st_mode)}
-    if S_ISDIR(status.st_mode):
-        return {**row, "folder": True}
-    if not S_ISREG(status.st_mode):
-        raise StageFailed(
-            f"stage '{stage.name}': '{name}' in its artifact is neither file, folder nor link",
-            where=Where(key=f"stages.{stage.name}.produces"),
-            expected="artifacts of files and folders",
-            hint="have the program put sockets and pipes elsewhere, or remove them at its end",
-        )
-    sha = memo.of(path)
-    _to_disk(path)
-    return {**row, "size": status.st_size, "sha256": sha}
-
-
-def _inner_link(path: Path, artifact: Path, stage: Stage) -> str:
-    """A link's target, which must stay inside the artifact wherever that is moved."""
-    target = os.readlink(path)  # noqa: PTH115 - the text as it is, not as a path
-    lexical = Path(os.path.normpath(path.parent / target))
-    inside = lexical.is_relative_to(artifact) and path.resolve().is_relative_to(artifact.resolve())
-    if path == artifact or Path(target).is_absolute() or not inside:
-        raise StageFailed(
-            f"stage '{stage.name}': the link '{path.relative_to(artifact.parent)}' leads out of "
-            f"its artifact, to '{target}'",
-            where=Where(key=f"stages.{stage.name}.produces"),
-            expected="links that are relative and stay inside the artifact",
-            hint="copy what it points to into the artifact, or make the link relative",
-        )
-    return target
-
-
-def _difference(place: Path, manifest: Mapping[str, Any], memo: DigestMemo, *, fresh: bool) -> str:
-    """The first thing in which an entry isn't as its manifest says; empty: none."""
-    expected = {row["path"]: row for row in manifest["files"]}
-    try:
-        for name, row in expected.items():
-            problem = _row_difference(place / name, name, row, memo, fresh=fresh)
-            if problem:
-                return problem
-        for top in place.iterdir():
-            for path in _below(top):
-                name = str(path.relative_to(place))
-                if name not in expected and name != "manifest.json":
-                    return f"'{name}' was added since it was built"
-    except OSError as error:
-        return f"'{error.filename}' can't be read: {error.strerror}"
-    return ""
-
-
-def _row_difference(
-    path: Path, name: str, row: Mapping[str, Any], memo: DigestMemo, *, fresh: bool
-) -> str:
-    try:
-        status = path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return f"'{name}' is missing"
-    if "link" in row:
-        same = S_ISLNK(status.st_mode) and os.readlink(path) == row["link"]  # noqa: PTH115
-        return "" if same else f"'{name}' is no longer the same link"
-    if "folder" in row:
-        if not S_ISDIR(status.st_mode):
-            return f"'{name}' is no longer a folder"
-    elif not S_ISREG(status.st_mode):
-        return f"'{name}' is no longer a file"
-    if S_IMODE(status.st_mode) != row["mode"]:
-        return f"'{name}' has mode {S_IMODE(status.st_mode):o}, not {row['mode']:o}"
-    if "folder" in row:
-        return ""
-    if status.st_size != row["size"]:
-        verb = "truncated" if status.st_size < row["size"] else "grown"
-        return f"'{name}' was {verb}: {status.st_size} bytes, not {row['size']}"
-    return "" if memo.of(path, fresh=fresh) == row["sha256"] else f"'{name}' was altered"
-
-
-def _below(path: Path) -> Iterator[Path]:
-    """A path and all below it, in sorted order; links aren't followed."""
-    yield path
-    if path.is_dir() and not path.is_symlink():
-        for entry in sorted(path.iterdir()):
-            yield from _below(entry)
-
-
-def _to_disk(path: Path) -> None:
-    """Bring a file's content to the disk: the memo trusts a file by its times after a crash too."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _write_durably(path: Path, text: str) -> None:
@@ -652,7 +541,7 @@ def _mtime(path: Path) -> float:
 
 def _size(folder: Path) -> int:
     total = 0
-    for path in _below(folder):
+    for path in below(folder):
         with contextlib.suppress(OSError):
             total += path.lstat().st_size if path.is_file() else 0
     return total

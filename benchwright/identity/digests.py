@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -56,8 +57,12 @@ class DigestMemo:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._known: dict[Identity, str] = _load(file) if file else {}
         self._new: dict[Identity, str] = {}
+
+    @functools.cached_property
+    def _known(self) -> dict[Identity, str]:
+        """What is remembered; read when a large file is first asked for."""
+        return _load(self._file) if self._file else {}
 
     def of(self, path: Path, *, fresh: bool = False) -> str:
         """SHA-256 of a file's content in hex; links are followed.
@@ -71,14 +76,14 @@ class DigestMemo:
         """
         with path.open("rb") as stream:
             before = _identity(os.fstat(stream.fileno()))
-            known = self._known.get(before)
-            if known is not None and not fresh:
-                return known
+            is_large = before.size >= SMALL_BYTES
+            if is_large and not fresh and before in self._known:
+                return self._known[before]
             started = time.time_ns()
             found = hashlib.file_digest(stream, "sha256").hexdigest()
             settled = before == _identity(os.fstat(stream.fileno()))
         changed = max(before.mtime_ns, before.ctime_ns)
-        if settled and before.size >= SMALL_BYTES and started - changed > RACY_NS:
+        if settled and is_large and started - changed > RACY_NS:
             self._known[before] = self._new[before] = found
         return found
 

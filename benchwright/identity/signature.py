@@ -12,13 +12,16 @@ from importlib import util
 from importlib.machinery import PathFinder
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from typing import TYPE_CHECKING
 
 from benchwright.errors import BadInput, Where
 from benchwright.identity.canonical import canonical_json, digest
 from benchwright.identity.digests import DigestMemo
 from benchwright.identity.sources import Source, command_sources, module_sources
-from benchwright.spec.model import Stage
 from benchwright.spec.values import Value
+
+if TYPE_CHECKING:
+    from benchwright.spec.model import Stage
 
 FORMAT = "1"
 """Raised when the same stage would be signed in another way."""
@@ -107,9 +110,12 @@ def sign(
         memo: Remembers the digests of large files, so that a plan is quick.
 
     Raises:
+        ValueError: The stage is no prep stage.
         BadInput: An input is missing, can't be read, is no file or folder, or its links go round
             in a circle; the function's module can't be found.
     """
+    if stage.kind != "prep":
+        raise ValueError(f"a {stage.kind} stage always runs: it has no signature")
     reader = _Reader(stage, memo or DigestMemo())
     folder, cwd = _absolute(folder), _absolute(cwd)
     places = _Places(folder, cwd)

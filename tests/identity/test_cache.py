@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -51,6 +52,8 @@ def fill(index: Path, words: Path) -> None:
 
 def publish(cache: ArtifactCache, signed: Signature = ONE, stage: Stage = STAGE) -> Lookup:
     with cache.building(signed, stage) as build:
+        if build.hit is not None:
+            return build.hit
         fill(build.outputs["index"], build.outputs["words"])
         return build.publish()
 
@@ -325,6 +328,57 @@ def test_a_dead_builders_leftovers_are_swept_by_the_next_build_of_another_signat
     assert not list((cache.root / ".staging").iterdir())
 
 
+def forked(work: Callable[[], object]) -> int:
+    """Do it in a forked process, which ends without pytest's own clean-up; gives its id."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            work()
+            os._exit(0)
+        os._exit(1)
+    return child
+
+
+def test_eight_processes_at_once_build_a_signature_once(
+    cache: ArtifactCache, tmp_path: Path
+) -> None:
+    def want() -> None:
+        with cache.holding(ONE), cache.building(ONE, STAGE) as built:
+            if built.hit is None:
+                with (tmp_path / "builds").open("a") as builds:
+                    builds.write("x")
+                fill(built.outputs["index"], built.outputs["words"])
+                built.publish()
+            assert cache.lookup(ONE).hit
+
+    children = [forked(want) for _ in range(8)]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    assert (tmp_path / "builds").read_text() == "x"
+
+
+def test_kill_9_at_any_moment_leaves_a_whole_entry_or_none(cache: ArtifactCache) -> None:
+    draw = random.Random(20250101)
+
+    def rebuild() -> None:
+        while True:  # each round replaces the entry, as for a damaged one
+            damage("altered", cache.root / ONE.digest)
+            publish(cache)
+
+    publish(cache)
+    for _ in range(30):
+        child = forked(rebuild)
+        time.sleep(draw.uniform(0.001, 0.02))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found = cache.lookup(ONE)
+        # The only damage is the one that the child itself did: never a part of a build.
+        own = ("was altered", "was truncated", "no earlier build")
+        assert found.hit or any(words in found.reason for words in own), found.reason
+        publish(cache)
+        assert cache.lookup(ONE).hit
+        assert not list((cache.root / ".staging").iterdir())
+
+
 # -- full disks ----------------------------------------------------------------------------------
 
 
@@ -468,3 +522,10 @@ def test_a_cache_that_is_not_there_yet_is_an_empty_one(tmp_path: Path) -> None:
     assert not cache.lookup(ONE).hit
     assert cache.prune(keep=1).removed == ()
     assert not (tmp_path / "nowhere").exists()  # a plan writes nothing
+
+
+@pytest.mark.parametrize("kind", ["measure", "step", "gate"])
+def test_case_11_a_stage_that_always_runs_is_never_cached(cache: ArtifactCache, kind: str) -> None:
+    stage = Stage(name="search", kind=kind, cmd="true")
+    with pytest.raises(ValueError, match="never cached"), cache.building(ONE, stage):
+        pass

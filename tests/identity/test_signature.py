@@ -377,3 +377,9 @@ def test_a_function_that_is_not_there_is_refused(tmp_path: Path) -> None:
         BadInput, match=r"stage 'build': there is no Python module 'nowhere.at_all'"
     ):
         signed(tmp_path, stage=stage, command=None)
+
+
+@pytest.mark.parametrize("kind", ["measure", "step", "gate"])
+def test_case_11_a_stage_that_always_runs_has_no_signature(folder: Path, kind: str) -> None:
+    with pytest.raises(ValueError, match="always runs"):
+        signed(folder, stage=Stage(name="search", kind=kind, cmd="true"))
