@@ -11,7 +11,7 @@ from cli.options import home_option, json_option, open_home
 from cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from benchwright.record.lessons import Entry, Kind
+    from benchwright.record.lessons import Entry
 
 
 def _notes(name: str, what: str) -> click.Group:
@@ -49,11 +49,10 @@ def _notes(name: str, what: str) -> click.Group:
         as_json: bool,
     ) -> None:
         """Add one."""
-        from benchwright.record.lessons import add as append
+        from benchwright.record.lessons import notebook
 
-        about = {key: value for key, _, value in (item.partition("=") for item in params)}
-        entry = append(
-            open_home(home), _kind(name), text, domain=domain, recipe=recipe, params=about
+        entry = notebook(open_home(home), name).add(
+            text, domain=domain, recipe=recipe, params=params
         )
         if as_json:
             print_json({"id": entry.id, "text": entry.text})
@@ -65,9 +64,9 @@ def _notes(name: str, what: str) -> click.Group:
     @json_option
     def list_entries(home: str | None, as_json: bool) -> None:
         """List them, the oldest first."""
-        from benchwright.record.lessons import entries
+        from benchwright.record.lessons import notebook
 
-        found = entries(open_home(home), _kind(name))
+        found = notebook(open_home(home), name).list()
         if as_json:
             print_json({name: [asdict(entry) for entry in found]})
             return
@@ -79,15 +78,8 @@ def _notes(name: str, what: str) -> click.Group:
     return group
 
 
-def _kind(name: str) -> Kind:
-    from benchwright.record.lessons import Kind
-
-    return Kind.LESSON if name == "lessons" else Kind.RISK
-
-
 def _about(entry: Entry) -> str:
-    params = (f"{key}={value}" if value else key for key, value in entry.params.items())
-    return " ".join(filter(None, (entry.domain, entry.recipe, *params)))
+    return " ".join(filter(None, (entry.domain, entry.recipe, *entry.params)))
 
 
 lessons = _notes("lessons", "What was learned.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -104,12 +105,6 @@ def show_plan(made: Plan) -> None:
     if config.hypothesis:
         out.print("hypothesis: " + config.hypothesis, markup=False, soft_wrap=True)
     out.print()
-    rows = [
-        (key, item.value_text, item.origin, str(item.where or ""))
-        for key, item in made.resolved.provenance.items()
-    ]
-    print_table(("value of", "is", "from", "where"), rows)
-    out.print()
     by_prep = {(item.stage.name, item.arm.name): item for item in made.prep}
     graph: list[tuple[str, str, str, str, str]] = []
     for stage in config.stages:
@@ -135,6 +130,8 @@ def show_plan(made: Plan) -> None:
             graph.append((stage.name, stage.kind.value, needs, "", "runs once"))
     print_table(("stage", "kind", "needs", "arm", "cache"), graph)
     out.print()
+    print_table(("value of", "is", "from"), value_rows(made))
+    out.print()
     if made.estimate.wall_s is None:
         out.print(f"will take: unknown ({made.estimate.basis})", markup=False)
     else:
@@ -146,3 +143,26 @@ def show_plan(made: Plan) -> None:
         out.print("note: " + text, markup=False)
     for lesson in made.lessons:
         out.print(f"{lesson.id}: {lesson.text}", markup=False)
+
+
+def value_rows(made: Plan) -> list[tuple[str, str, str]]:
+    """Where each value came from; what makes up a metric or a stage is one row.
+
+    Values that nobody set are left out, but for the replication; `--json` has them all.
+    """
+    rows: dict[str, tuple[str, list[str]]] = {}
+    for key, item in made.resolved.provenance.items():
+        if item.origin == "default" and not key.startswith("replication."):
+            continue
+        section, _, rest = key.partition(".")
+        name, text = key, item.value_text
+        if section in ("metrics", "stages") and "." in rest:
+            name = f"{section}.{rest.rpartition('.')[0]}"
+            text = "" if rest.endswith((".name", ".meaning")) else item.value_text
+        place = item.origin
+        if item.where is not None and item.where.file is not None:
+            place += f" {Path(item.where.file).name}"
+            place += f":{item.where.line}" if item.where.line else ""
+        _, texts = rows.setdefault(name, (place, []))
+        texts += [text] if text else []
+    return [(name, ", ".join(texts), place) for name, (place, texts) in rows.items()]

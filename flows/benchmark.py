@@ -31,6 +31,7 @@ from benchwright.judgement.schedule import schedule
 from benchwright.judgement.verdict import Finding
 from benchwright.planning.resume import fingerprint_run
 from benchwright.planning.signing import sign_graph
+from benchwright.planning.verification import verify_manifest
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import RunFolder
 from benchwright.spec.arms import expand_arms
@@ -200,6 +201,9 @@ def run_graph(session: RunSession) -> None:
             used.enter_context(session.runner.cache.holding(signature))
         graph.run_all(compile_graph(config, list(session.arms.values()), left))
         session.findings += altered_artifacts(session, cached.values())
+        arms = list(session.arms.values())
+        manifest = session.record.view.manifest
+        session.findings += verify_manifest(session.runner, manifest, arms, check)
 
 
 def altered_artifacts(session: RunSession, cached: Iterable[Signature]) -> Iterator[Finding]:

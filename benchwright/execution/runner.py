@@ -7,9 +7,10 @@ nothing: what runs, in which order, and what a failure means is the flow's busin
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ from benchwright.identity.signature import Signature
 from benchwright.spec.arms import Arm
 from benchwright.spec.context import StageContext
 from benchwright.spec.model import BenchmarkConfig, Stage
+
+LOG_EVIDENCE = "code_evidence.log_line"
+"""The effective value that counts the lines that matched `code_evidence.log_line`."""
 
 LOCAL_HOST = ""
 """Key of the launcher for stages that name no host."""
@@ -166,7 +170,7 @@ class StageRunner:
         reason, error = outcome.reason, outcome.detail
         if outcome.ok:
             try:
-                measurement = self._read(stage, rendered, log, fresh)
+                measurement = self._with_evidence(self._read(stage, rendered, log, fresh), log)
                 missing = [name for name, path in outputs.items() if not Path(path).exists()]
                 if missing:
                     raise StageFailed(
@@ -222,6 +226,33 @@ class StageRunner:
             return read_result(self._result_file(log))
         return None
 
+    def ask(self, stage: Stage, arm: Arm, *, folder: Path) -> Any:
+        """Run a command or function that says one value, and give the value.
+
+        Args:
+            stage: What to run; it belongs to no graph.
+            arm: The arm that it is asked for.
+            folder: What its relative paths start from.
+
+        Returns:
+            What the function returned, or the last line that the command printed.
+
+        Raises:
+            StageFailed: It failed, or printed nothing.
+        """
+        paths = StagePaths(self._inputs(stage, arm), {})
+        log = f"{stage.name}.{arm.name}"
+        outcome = self._launch(stage, arm, paths, log=log, folder=folder)
+        if not outcome.ok:
+            raise _failure(stage, arm, outcome)
+        if stage.function is not None:
+            return read_result(self._result_file(log))
+        printed = (self.run_dir / "logs" / f"{_file_name(log)}.out").read_text(errors="replace")
+        lines = printed.split("\n")
+        if not printed.strip():
+            raise StageFailed("it printed nothing", where=Where(key=stage.name))
+        return next(line.strip() for line in reversed(lines) if line.strip())
+
     def _remember(self, stage: Stage, arm: Arm, paths: Mapping[str, Path]) -> None:
         for name in stage.produces:
             self.artifacts[arm.name, name] = paths[name]
@@ -238,7 +269,12 @@ class StageRunner:
         return self.run_dir / "artifacts" / arm.name.replace("/", "_") / f"{replicate.order:04d}"
 
     def _render(
-        self, stage: Stage, arm: Arm, paths: StagePaths, replicate: Replicate | None
+        self,
+        stage: Stage,
+        arm: Arm,
+        paths: StagePaths,
+        replicate: Replicate | None,
+        folder: Path | None = None,
     ) -> RenderedStage:
         run = {
             "run.id": self.run_id,
@@ -251,7 +287,7 @@ class StageRunner:
         return render_stage(
             stage,
             arm,
-            folder=self.folders[stage.name],
+            folder=folder or self.folders[stage.name],
             paths=paths,
             run=run,
             environ=self.environ,
@@ -267,13 +303,14 @@ class StageRunner:
         replicate: Replicate | None = None,
         results: Mapping[str, Any] | None = None,
         rendered: RenderedStage | None = None,
+        folder: Path | None = None,
     ) -> StageOutcome:
-        rendered = rendered or self._render(stage, arm, paths, replicate)
+        rendered = rendered or self._render(stage, arm, paths, replicate, folder)
         logs = self.run_dir / "logs"
         logs.mkdir(exist_ok=True)
         name = _file_name(log)
         if rendered.command is not None:
-            argv = (*SHELL, rendered.command)
+            argv: tuple[str, ...] = (*SHELL, rendered.command)
         else:
             context = StageContext(
                 params=arm.params,
@@ -290,7 +327,7 @@ class StageRunner:
                 request,
                 stage=stage,
                 context=context,
-                folder=self.folders[stage.name],
+                folder=folder or self.folders[stage.name],
                 result=self._result_file(log),
             )
             argv = function_argv(request)
@@ -320,12 +357,24 @@ class StageRunner:
             )
         )
 
+    def _with_evidence(self, measurement: Measurement, log: str) -> Measurement:
+        """The measurement, with the count of lines that show that the changed code ran."""
+        evidence = self.config.code_evidence
+        if evidence is None or evidence.log_line is None:
+            return measurement
+        pattern = re.compile(evidence.log_line.encode())
+        count = 0
+        for suffix in ("out", "err"):
+            with (self.run_dir / "logs" / f"{_file_name(log)}.{suffix}").open("rb") as lines:
+                count += sum(pattern.search(line) is not None for line in lines)
+        return replace(measurement, effective={**measurement.effective, LOG_EVIDENCE: count})
+
     def _result_file(self, log: str) -> Path:
         return self.run_dir / "logs" / f"{_file_name(log)}.result.json"
 
     def _read(
         self, stage: Stage, rendered: RenderedStage, log: str, fresh: _Freshness
-    ) -> Measurement | None:
+    ) -> Measurement:
         """The measurement of a stage that ended well; an empty one for a link in a chain."""
         names = tuple(metric.name for metric in self.config.metrics)
         if stage.function is not None:

@@ -17,7 +17,7 @@ from benchwright.judgement.schedule import Slot, schedule
 from benchwright.judgement.view import RunView
 from benchwright.planning.preflight import preflight
 from benchwright.planning.signing import sign_graph
-from benchwright.record.lessons import Entry, Kind, matching
+from benchwright.record.lessons import Entry, Kind, Notebook
 from benchwright.record.prior import priors
 from benchwright.spec.arms import Arm, expand_arms
 from benchwright.spec.graph import check_treatment
@@ -121,14 +121,15 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
         arms=arms,
         prep=prep,
         slots=schedule([arm.name for arm in arms], config.replication) if measured else (),
-        challenges=tuple(challenge(config, resolved.manifest, earlier)),
+        challenges=tuple(challenge(config, resolved.manifest, config.stages, earlier)),
         caveats=tuple(caveats),
         estimate=estimate(config, arms, prep, earlier),
         priors=earlier,
         lessons=tuple(
             entry
             for kind in Kind
-            for entry in matching(home, kind, config.domain, config.recipe, config.flat_params)
+            for entry in Notebook(home, kind).list()
+            if entry.matches(config.domain, config.recipe, config.flat_params)
         ),
     )
 
