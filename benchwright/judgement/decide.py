@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchwright.judgement import words
+from benchwright.judgement.detectable import detectable, units_needed
 from benchwright.judgement.statistics import (
     LEVEL,
     Estimate,
@@ -31,9 +32,6 @@ from benchwright.spec.model import Direction, Metric, Scale
 
 MIN_UNITS = 5
 """Fewer units an arm give no verdict (gate 2, rule 5)."""
-
-MOST_REPLICATES = 1_000_000
-"""Replicates needed beyond this are not said: nobody runs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +261,8 @@ def _verdict(contrast: Contrast, level: float, family: int) -> Verdict:
     effect = estimate.effect if estimate else _single_effect(contrast)
     interval = _interval(contrast, decision, level)
     informative = estimate is not None and not estimate.constant
-    detectable = _detectable(metric, estimate, level) if estimate and informative else None
-    needed = replicates_needed(metric, estimate, level) if estimate and informative else None
+    smallest = _detectable(metric, estimate, level) if estimate and informative else None
+    needed = _replicates_needed(metric, estimate, level) if estimate and informative else None
     leans = _leans(contrast, level) if decision is Decision.INCONCLUSIVE else ""
     verdict = Verdict(
         metric=metric,
@@ -274,7 +272,7 @@ def _verdict(contrast: Contrast, level: float, family: int) -> Verdict:
         interval=interval,
         decision=decision,
         units=contrast.paired,
-        detectable=detectable,
+        detectable=smallest,
         replicates_needed=needed,
         leans=leans,
         method=estimate.method if estimate else "none",
@@ -316,35 +314,13 @@ def _in_terms(metric: Metric, value: float) -> float | None:
 
 def _detectable(metric: Metric, estimate: Estimate, level: float) -> float | None:
     """The smallest effect told from none with 80 % power, in the metric's terms."""
-    return _in_terms(metric, estimate.detectable(level))
+    return _in_terms(metric, detectable(estimate.error, estimate.freedom, level))
 
 
-def replicates_needed(metric: Metric, estimate: Estimate, level: float = LEVEL) -> int | None:
-    """How many units an arm tell an effect of `min_effect` from none with 80 % power.
-
-    Args:
-        metric: Gives `min_effect`.
-        estimate: The spread seen; it must stand on 2 units or more.
-        level: Confidence of the interval.
-
-    Returns:
-        At least `MIN_UNITS`; None where it takes more than `MOST_REPLICATES`.
-    """
-    edge = reach(metric)
-    if estimate.detectable(level, MIN_UNITS) <= edge:
-        return MIN_UNITS
-    few, many = MIN_UNITS, MIN_UNITS * 2
-    while estimate.detectable(level, many) > edge:
-        few, many = many, many * 2
-        if few > MOST_REPLICATES:
-            return None
-    while many - few > 1:
-        middle = (few + many) // 2
-        if estimate.detectable(level, middle) > edge:
-            few = middle
-        else:
-            many = middle
-    return many
+def _replicates_needed(metric: Metric, estimate: Estimate, level: float) -> int | None:
+    """How many units an arm tell `min_effect` from none; None where nobody runs so many."""
+    needed = units_needed(estimate.spread, reach(metric), level)
+    return None if needed is None else max(needed, MIN_UNITS)
 
 
 def _with_reasons(verdict: Verdict, contrast: Contrast, family: int) -> Verdict:

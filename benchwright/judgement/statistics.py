@@ -18,10 +18,6 @@ from functools import lru_cache
 LEVEL = 0.95
 """Confidence of an interval, and of a whole family of them (gate 2, rule 3)."""
 
-POWER = 0.80
-"""Chance with which a detectable effect is detected. The usual 80 % (Cohen, Statistical Power
-Analysis for the Behavioral Sciences, 1988)."""
-
 NO_SPREAD = 1e-9
 """Below this relative spread, values are taken as constant: what is left is rounding. No clock
 resolves a part in 10^9 of what it times."""
@@ -121,22 +117,10 @@ class Estimate:
         half = self.half_width(level)
         return self.centre - half, self.centre + half
 
-    def detectable(self, level: float, units: int | None = None) -> float:
-        """The smallest effect that is told from none with 80 % power, on the working scale.
-
-        (t_level + t_power) * standard error: Bloom, Minimum Detectable Effects, Evaluation
-        Review 19(5), 1995. For another number of units the error shrinks with its root.
-
-        Args:
-            level: Confidence of the interval.
-            units: Number of pairs of the run that is asked about; None: this one's own.
-        """
-        if units is None or units == self.units:
-            error, freedom = self.error, self.freedom
-        else:
-            error = self.error * math.sqrt(self.units / units)
-            freedom = self.freedom * (units - 1) / max(self.units - 1, 1)
-        return (t_quantile(freedom, 0.5 + level / 2) + t_quantile(freedom, POWER)) * error
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the effect between pairs: the error that a single one has."""
+        return self.error * math.sqrt(self.units)
 
 
 def _paired(gaps: Sequence[float], size: float, logarithmic: bool, method: str) -> Estimate | None:
