@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,12 +32,23 @@ def local_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with locked(users, shared=True):
         client.ensure_server(home, idle_s=TEST_IDLE_S)
         yield home
+        send_last_words()
     fd = open_lock(users)
     try:
         if take(fd):
             client.down(home, cancel_runs=True)
     finally:
         os.close(fd)
+
+
+def send_last_words() -> None:
+    """Send what flows of this process have still to tell their server, while there is one."""
+    if "prefect.events.worker" in sys.modules:
+        from prefect.events.worker import EventsWorker
+        from prefect.logging.handlers import APILogWorker
+
+        EventsWorker.drain_all()
+        APILogWorker.drain_all()
 
 
 @pytest.fixture(scope="session")

@@ -132,6 +132,8 @@ class Submission:
         """Let go of it; the run goes on."""
         self._connection.close()
 
+    close = detach
+
     def _receive(self) -> None:
         self._connection.setblocking(False)
         try:
