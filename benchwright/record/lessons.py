@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -19,20 +19,22 @@ from benchwright.record.files import append_block
 from benchwright.record.home import Layout
 from benchwright.spec.values import Value, as_text
 
-ANY = ""
-"""Value of a parameter for which an entry holds whatever it is set to."""
-
 
 class Kind(StrEnum):
-    """What an entry is; its value is the first letter of its ids."""
+    """What a notebook holds."""
 
-    LESSON = "L"
-    RISK = "R"
+    LESSONS = "lessons"
+    RISKS = "risks"
+
+    @property
+    def letter(self) -> str:
+        """The first letter of its ids."""
+        return self.value[0].upper()
 
 
 _TITLES = {
-    Kind.LESSON: "# Lessons\n\nWhat was learned. Add one with `benchwright lessons add`.\n",
-    Kind.RISK: "# Risks\n\nWhat may go wrong. Add one with `benchwright risks add`.\n",
+    Kind.LESSONS: "# Lessons\n\nWhat was learned. Add one with `benchwright lessons add`.\n",
+    Kind.RISKS: "# Risks\n\nWhat may go wrong. Add one with `benchwright risks add`.\n",
 }
 
 
@@ -45,8 +47,7 @@ class Entry:
         date: Day on which it was added, YYYY-MM-DD.
         text: What it says; may have several lines.
         domain, recipe: What it is about; empty: any.
-        params: Parameters that it is about, by dotted name, with the value as text; an empty
-            value: any.
+        params: Parameters that it is about: `a.b=1` for one value, `a.b` for any.
     """
 
     id: str
@@ -54,91 +55,97 @@ class Entry:
     text: str
     domain: str = ""
     recipe: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
+    params: tuple[str, ...] = ()
 
     def matches(self, domain: str, recipe: str | None, params: Mapping[str, Value]) -> bool:
         """Whether it speaks of such an experiment: all that it names agrees."""
         return (
             self.domain in ("", domain)
             and self.recipe in ("", recipe)
-            and all(
-                name in params and value in (ANY, as_text(params[name]))
-                for name, value in self.params.items()
-            )
+            and all(_agrees(named, params) for named in self.params)
         )
 
 
-def _path(home: Path, kind: Kind) -> Path:
-    return Layout(home).lessons if kind is Kind.LESSON else Layout(home).risks
+def _agrees(named: str, params: Mapping[str, Value]) -> bool:
+    name, given, value = named.partition("=")
+    return name in params and (not given or as_text(params[name]) == value)
 
 
 _HEADING = re.compile(r"## ([LR]\d{4,}) \((\d{4}-\d{2}-\d{2})\)")
-_FACT = re.compile(r"- (domain|recipe|parameter): `([^`]*)`(?: = `([^`]*)`)?")
+_FACT = re.compile(r"- (domain|recipe|parameter): `([^`]*)`")
 
 
-def add(
-    home: Path,
-    kind: Kind,
-    text: str,
-    *,
-    domain: str = "",
-    recipe: str = "",
-    params: Mapping[str, str] | None = None,
-) -> Entry:
-    """Append an entry; two that are added at once both stay, under two ids.
+def notebook(home: Path, kind: str) -> Notebook:
+    """The lessons or the risks of a benchmark home."""
+    return Notebook(home, Kind(kind))
 
-    Raises:
-        BadInput: The text is empty, or a name can't be written on its line.
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """One append-only file.
+
+    Attributes:
+        home: The benchmark home.
+        kind: Lessons or risks.
     """
-    text = "\n".join(line.rstrip() for line in text.strip().splitlines())
-    if not text:
-        raise BadInput("there is nothing to add", where=Where(key="TEXT"), expected="a sentence")
-    about = {"--domain": domain, "--recipe": recipe}
-    about |= {f"-p {name}": f"{name}{value}" for name, value in (params or {}).items()}
-    for option, said in about.items():
-        if "`" in said or "\n" in said:
-            raise BadInput(f"{said!r} can't be written down", where=Where(key=option))
 
-    path = _path(home, kind)
-    date = f"{clock.now():%Y-%m-%d}"
+    home: Path
+    kind: Kind
 
-    def block(before: str) -> str:
-        number = 1 + max((int(entry.id[1:]) for entry in _parse(before)), default=0)
-        return ((before and "\n") or f"{_TITLES[kind]}\n") + _write(
-            Entry(f"{kind}{number:04d}", date, text, domain, recipe, dict(params or {}))
-        )
+    @property
+    def path(self) -> Path:
+        """The file; there once something was added."""
+        layout = Layout(self.home)
+        return layout.lessons if self.kind is Kind.LESSONS else layout.risks
 
-    return _parse(append_block(path, block))[-1]
+    def add(
+        self, text: str, *, domain: str = "", recipe: str = "", params: tuple[str, ...] = ()
+    ) -> Entry:
+        """Append an entry; two that are added at once both stay, under two ids.
 
+        Raises:
+            BadInput: The text is empty, or a name can't be written on its line.
+        """
+        text = "\n".join(line.rstrip() for line in text.strip().splitlines())
+        if not text:
+            raise BadInput(
+                "there is nothing to add", where=Where(key="TEXT"), expected="a sentence"
+            )
+        for said in (domain, recipe, *params):
+            if "`" in said or len(said.splitlines()) > 1:
+                raise BadInput(f"{said!r} can't be written down", expected="a name on one line")
+        date = f"{clock.now():%Y-%m-%d}"
 
-def _write(entry: Entry) -> str:
-    facts = [("domain", entry.domain), ("recipe", entry.recipe)]
-    lines = [f"- {name}: `{value}`" for name, value in facts if value]
-    lines += [
-        f"- parameter: `{name}`" + (f" = `{value}`" if value != ANY else "")
-        for name, value in entry.params.items()
-    ]
-    quoted = [f"> {line}".rstrip() for line in entry.text.splitlines()]
-    about = [*lines, ""] if lines else []
-    return "\n".join([f"## {entry.id} ({entry.date})", "", *about, *quoted]) + "\n"
+        def block(before: str) -> str:
+            number = 1 + max((int(entry.id[1:]) for entry in _parse(before)), default=0)
+            entry = Entry(f"{self.kind.letter}{number:04d}", date, text, domain, recipe, params)
+            return ("\n" if before else f"{_TITLES[self.kind]}\n") + _write(entry)
 
+        return _parse(append_block(self.path, block))[-1]
 
-def entries(home: Path, kind: Kind) -> tuple[Entry, ...]:
-    """All entries, oldest first; lines that this module didn't write are passed over."""
-    path = _path(home, kind)
-    return _parse(read_lossy(path)) if path.exists() else ()
+    def list(self) -> tuple[Entry, ...]:
+        """All entries, oldest first; what this module didn't write is passed over."""
+        return _parse(read_lossy(self.path)) if self.path.exists() else ()
 
-
-def matching(
-    home: Path, kind: Kind, domain: str, recipe: str | None, params: Mapping[str, Value]
-) -> tuple[Entry, ...]:
-    """The entries that speak of such an experiment, oldest first."""
-    return tuple(entry for entry in entries(home, kind) if entry.matches(domain, recipe, params))
+    def matching(
+        self, domain: str, recipe: str | None, params: Mapping[str, Value]
+    ) -> tuple[Entry, ...]:
+        """The entries that speak of such an experiment, oldest first."""
+        return tuple(entry for entry in self.list() if entry.matches(domain, recipe, params))
 
 
 def by_id(home: Path, ids: tuple[str, ...]) -> tuple[Entry, ...]:
     """The lessons and risks with these ids, in the order of the files."""
-    return tuple(entry for kind in Kind for entry in entries(home, kind) if entry.id in ids)
+    return tuple(e for kind in Kind for e in Notebook(home, kind).list() if e.id in ids)
+
+
+def _write(entry: Entry) -> str:
+    facts = [("domain", entry.domain), ("recipe", entry.recipe)]
+    facts += [("parameter", named) for named in entry.params]
+    about = [f"- {name}: `{value}`" for name, value in facts if value]
+    quoted = [f"> {line}".rstrip() for line in entry.text.splitlines()]
+    heading = f"## {entry.id} ({entry.date})"
+    return "\n".join([heading, "", *about, *([""] if about else []), *quoted]) + "\n"
 
 
 def _parse(text: str) -> tuple[Entry, ...]:
@@ -147,27 +154,22 @@ def _parse(text: str) -> tuple[Entry, ...]:
         heading = _HEADING.match(part)
         if heading is None:
             continue
-        about = {"domain": "", "recipe": ""}
-        params: dict[str, str] = {}
+        about: dict[str, list[str]] = {"domain": [], "recipe": [], "parameter": []}
         quoted: list[str] = []
         for line in part.splitlines()[1:]:
             if line.startswith(">"):
                 quoted.append(line[1:].removeprefix(" "))
             elif fact := _FACT.fullmatch(line):
-                name, value, setting = fact[1], fact[2], fact[3]
-                if name == "parameter":
-                    params[value] = setting or ANY
-                else:
-                    about[name] = value
+                about[fact[1]].append(fact[2])
         if quoted:
             found.append(
                 Entry(
-                    heading[1],
-                    heading[2],
-                    "\n".join(quoted),
-                    about["domain"],
-                    about["recipe"],
-                    params,
+                    id=heading[1],
+                    date=heading[2],
+                    text="\n".join(quoted),
+                    domain="".join(about["domain"][:1]),
+                    recipe="".join(about["recipe"][:1]),
+                    params=tuple(about["parameter"]),
                 )
             )
     return tuple(found)

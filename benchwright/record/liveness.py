@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import weakref
 from pathlib import Path
 from types import TracebackType
 
 from benchwright.errors import BenchwrightError, Where
 from benchwright.record.files import PRIVATE
+
+_PATIENCE_S = 0.5
+"""How long a lock that is taken is asked for again: `is_held` holds it for microseconds."""
+_RETRY_S = 0.005
 
 _held: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
@@ -31,7 +36,7 @@ class RunLock:
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(descriptor)
         except BlockingIOError as error:
             owner = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
@@ -75,6 +80,20 @@ def _forget_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_locks)
+
+
+def _take(descriptor: int) -> None:
+    """Take the lock; who merely asks whether it is held has it for an instant. Raises OSError."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_RETRY_S)
+        else:
+            return
 
 
 def is_held(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class RunRecord:
         extra: What a domain adds, by its name (JSON values).
         command: The words with which it was started, for the report's last section.
         cwd: The folder in which it was started.
+        folder: Where it was read from; no part of what two records have in common.
     """
 
     view: RunView
@@ -77,3 +79,4 @@ class RunRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     cwd: str = ""
+    folder: Path | None = field(default=None, compare=False)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LOST = "the process that ran it ended without a word"
 UNCLAIMED = "no process took it up"
 
-UNCLAIMED_AFTER_S = 60.0
+UNCLAIMED_AFTER_S = 30.0
 """Seconds that a created run may wait for the process that runs it before it counts as lost."""
 
 _DRAWS = 100
@@ -135,6 +135,9 @@ class RunFolder:
         if record.view.run_id != self.run_id:
             raise BadInput(f"the record of {record.view.run_id} doesn't belong in {self.path}")
         write_atomically(self._results, form.write_results(record))
+        if record.status is Status.IN_PROGRESS and not self.alive():
+            # It is to go on in another process: who ran it before has no say any more.
+            self._alive.unlink(missing_ok=True)
         update_index(self.home, self.run_id)
 
     def write_report(self, name: str, text: str) -> Path:
@@ -195,6 +198,7 @@ class RunFolder:
             extra=results.extra,
             command=launch.command,
             cwd=launch.cwd,
+            folder=self.path,
         )
 
     def view(self, *, samples: bool = True) -> RunView:

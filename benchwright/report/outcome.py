@@ -1,0 +1,167 @@
+"""What went well, and what went wrong or remained unknown, read off a record.
+
+The second list is never empty. Where nothing was seen to go wrong it says what wasn't looked
+at: a report that has nothing to admit wasn't written by someone who looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchwright.execution.sample import Sample
+from benchwright.judgement.verdict import Decision, Tag
+from benchwright.judgement.words import count, listed
+from benchwright.record.run import RunRecord, Status
+from benchwright.report import numbers
+from benchwright.spec.model import Role
+
+_SHOWN = 5
+"""Single failures that are named; the rest is counted."""
+
+
+def first_line(text: str) -> str:
+    """The first line of a text that a stage may have printed."""
+    return text.strip().partition("\n")[0].strip()
+
+
+def went_well(record: RunRecord) -> tuple[str, ...]:
+    """What held, a sentence each; one that says so where nothing did."""
+    return tuple(_well(record)) or ("Nothing that could be told: the run gave no measurement.",)
+
+
+def _well(record: RunRecord) -> Iterable[str]:
+    view = record.view
+    measured = [sample for sample in view.samples if sample.ok]
+    if measured and len(measured) == len(view.samples) >= (view.expected or 0):
+        yield f"All {count(len(measured), 'replicate')} gave a measurement."
+    arms = {sample.arm for sample in measured}
+    if len(arms) > 1:
+        yield (
+            f"The {len(arms)} arms took turns in random blocks (seed "
+            f"{view.config.replication.seed}), so that drift met them alike."
+        )
+    hits = [result for result in view.prep if result.cached]
+    if hits:
+        yield (
+            f"{count(len(hits), 'prep result')} of {len(view.prep)} came from the cache, "
+            "checked against their digests."
+        )
+    if view.judgement is None:
+        return
+    for verdict in view.judgement.verdicts:
+        if verdict.win:
+            yield f"{verdict.metric.name} improved with {verdict.treatment.arm}, guardrails held."
+    for guardrail in view.judgement.guardrails:
+        if guardrail.held:
+            yield (
+                f"The guardrail {guardrail.metric.name} held with {guardrail.arm}: "
+                f"{numbers.quantity(guardrail.observed, guardrail.metric.unit)}, limit "
+                f"{guardrail.limit}."
+            )
+    if view.tag is Tag.RELIABLE:
+        yield "An earlier run with the same configuration gave the same result."
+
+
+def went_wrong(record: RunRecord) -> tuple[str, ...]:
+    """What went wrong or remained unknown, a sentence each; never empty."""
+    said = tuple(dict.fromkeys((*_wrong(record), *_unknown(record))))
+    if said:
+        return said
+    return (
+        f"Nothing was seen to go wrong in {count(len(record.view.samples), 'replicate')}. Not "
+        "looked at: other machines, other inputs and other loads than this one.",
+    )
+
+
+def _wrong(record: RunRecord) -> Iterable[str]:
+    view = record.view
+    if record.status not in (Status.COMPLETED, Status.IN_PROGRESS):
+        yield f"The run ended as {record.status}: {first_line(record.error) or 'no reason given'}."
+    if record.status is Status.IN_PROGRESS:
+        yield "The run hasn't ended: what follows is what is known so far."
+    yield from record.flagged
+    failed = [sample for sample in view.samples if not sample.ok]
+    yield from (_failure(sample) for sample in failed[:_SHOWN])
+    if len(failed) > _SHOWN:
+        yield f"{len(failed) - _SHOWN} more replicates failed."
+    missing = (view.expected or 0) - len(view.samples)
+    if missing > 0:
+        yield f"{count(missing, 'replicate')} of {view.expected} did not run."
+    findings = [*view.findings, *(view.judgement.findings if view.judgement else ())]
+    for finding in findings:
+        if finding.failure or finding.caveat:
+            yield finding.message
+    if view.judgement is not None:
+        for guardrail in view.judgement.guardrails:
+            if guardrail.held is False:
+                yield (
+                    f"The guardrail {guardrail.metric.name} broke with {guardrail.arm}: "
+                    f"{guardrail.reason}"
+                )
+            elif guardrail.held is None:
+                yield (
+                    f"Whether the guardrail {guardrail.metric.name} held with {guardrail.arm} "
+                    f"can't be told: {guardrail.reason}"
+                )
+        for verdict in view.judgement.verdicts:
+            if verdict.decision in (Decision.INCONCLUSIVE, Decision.NO_VERDICT):
+                lean = f", it leans {verdict.leans}" if verdict.leans else ""
+                yield (
+                    f"{verdict.metric.name} with {verdict.treatment.arm} stayed undecided "
+                    f"({verdict.decision}{lean})."
+                )
+    for finding in findings:
+        if not finding.failure and not finding.caveat:
+            yield finding.message
+    for code, reason in view.overrides.items():
+        yield f"The challenge {code} was overridden: {first_line(reason)}"
+
+
+def _failure(sample: Sample) -> str:
+    ended = str(sample.reason)
+    if sample.exit_code not in (None, 0):
+        ended += f", exit code {sample.exit_code}"
+    kind = "Warm-up replicate" if sample.warmup else "Replicate"
+    why = first_line(sample.error)
+    return f"{kind} of {sample.arm} in block {sample.block} failed ({ended})" + (
+        f": {why}" if why else ", without a word."
+    )
+
+
+def _unknown(record: RunRecord) -> Iterable[str]:
+    view, config = record.view, record.view.config
+    unknown = view.fingerprint.unknown
+    if not view.fingerprint.fields:
+        yield "What it ran on was not read: no other run can be compared with it."
+    elif unknown:
+        yield f"Could not be read: {listed(unknown, limit=12)}."
+    misses = [result for result in view.prep if not result.cached]
+    for result in misses[:_SHOWN]:
+        yield (
+            f"{result.stage} for {result.arm} was not in the cache and was built in "
+            f"{numbers.duration(result.wall_s)}: {first_line(result.reason)}"
+        )
+    if len(misses) > _SHOWN:
+        yield f"{len(misses) - _SHOWN} more prep results were not in the cache."
+    measured = [sample for sample in view.samples if sample.measurement is not None]
+    if not measured:
+        yield "Nothing was measured."
+        return
+    silent = sum(not sample.measurement.effective for sample in measured if sample.measurement)
+    if silent:
+        yield (
+            f"{count(silent, 'replicate')} of {len(measured)} did not report the parameter "
+            "values in use: that they were the declared ones is assumed."
+        )
+    if config.hypothesis is None:
+        yield "No expectation was written down before the run."
+    guarded = any(metric.role is Role.GUARDRAIL for metric in config.metrics)
+    if config.treatment_variable is not None and not guarded:
+        yield "No guardrail was set: what the treatment costs elsewhere was not looked at."
+    blind = sum(sample.usage.peak_memory_mb is None for sample in measured)
+    if blind:
+        yield f"The memory use of {count(blind, 'replicate')} could not be read."
+    if view.judgement is None:
+        yield "Nothing was judged."
+    elif view.tag is not Tag.RELIABLE:
+        yield "It was not reproduced by a second run yet."

@@ -1,0 +1,291 @@
+"""What the terminal prints: a run's result, a comparison, an analysis, the table of runs.
+
+Plain text where the output is no terminal. Colours only repeat what a word says.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from benchwright.report.plain import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from benchwright.judgement.compare import Comparison
+    from benchwright.judgement.verdict import ArmSummary, Finding, GuardrailResult, Verdict
+    from benchwright.judgement.view import RunView
+    from benchwright.record.index import IndexRow
+    from benchwright.record.run import RunRecord
+
+PLAIN_WIDTH = 100
+"""Columns where the output is no terminal."""
+
+_STYLES = {
+    "better": "bold green",
+    "worse": "bold red",
+    "equivalent": "bold",
+    "inconclusive": "bold yellow",
+    "no verdict": "bold yellow",
+    "RELIABLE": "bold green",
+    "QUALIFIED": "bold cyan",
+    "EXPLORATORY": "bold yellow",
+    "UNRELIABLE": "bold red",
+    "PASS": "bold green",
+    "PARTIAL": "bold yellow",
+    "FAIL": "bold red",
+    "INCONCLUSIVE": "bold yellow",
+    "held": "green",
+    "broken": "bold red",
+    "unknown": "bold yellow",
+    "not judged": "bold yellow",
+    "failure": "bold red",
+    "caveat": "bold yellow",
+}
+
+_LABEL_WIDTH = 13
+
+
+class _Page:
+    """Lines for a terminal, collected."""
+
+    def __init__(self, color: bool) -> None:
+        from rich.console import Console
+
+        width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if color else PLAIN_WIDTH
+        self.color = color
+        self._file = StringIO()
+        self._console: Console = Console(
+            file=self._file,
+            force_terminal=color,
+            no_color=not color,
+            color_system="standard" if color else None,
+            width=width,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            legacy_windows=False,
+        )
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """One line of prose, wrapped at the width."""
+        from rich.text import Text
+
+        self._console.print(Text(one_line(text), style=style))
+
+    def labelled(self, label: str, lines: Iterable[str], style: str = "") -> None:
+        """Lines with a word before them, as in a list of definitions."""
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=_LABEL_WIDTH, no_wrap=True)
+        grid.add_column()
+        for number, line in enumerate(lines):
+            word = Text(label, style=style or _STYLES.get(label, "bold")) if number == 0 else Text()
+            grid.add_row(word, Text(one_line(line)))
+        self._console.print(Padding(grid, (0, 0, 0, 2)))
+
+    def table(self, header: Sequence[str], rows: Iterable[Sequence[str]], right: range) -> None:
+        """A table; columns in `right` are set flush right."""
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE_HEAD if self.color else None, pad_edge=True, padding=(0, 1))
+        for column, name in enumerate(header):
+            table.add_column(
+                name,
+                justify="right" if column in right else "left",
+                no_wrap=column in right,
+                overflow="fold",
+            )
+        for row in rows:
+            table.add_row(*(Text(one_line(cell)) for cell in row))
+        self._console.print(table)
+
+    def text(self) -> str:
+        """What was collected, without spaces at the ends of lines."""
+        return "".join(f"{line.rstrip()}\n" for line in self._file.getvalue().splitlines())
+
+
+def render_run(record: RunRecord, *, color: bool = False) -> str:
+    """A finished run: the arms, the verdicts, the guardrails, the tag, where the report is."""
+    from benchwright.report import numbers
+    from benchwright.report.sections import elapsed, tag_line, title
+
+    view, judgement = record.view, record.view.judgement
+    page = _Page(color)
+    page.line(title(record), "bold")
+    took = elapsed(record)
+    page.line(
+        f"{view.run_id} on {record.host or numbers.UNKNOWN}: {record.status}"
+        + (f" after {numbers.duration(took)}" if took is not None else "")
+    )
+    if judgement is not None and judgement.summaries:
+        _arms(page, record)
+    page.line()
+    if record.error:
+        page.labelled("error", record.error.splitlines(), "bold red")
+    if judgement is not None:
+        _verdicts(page, judgement.verdicts)
+        _guardrails(page, judgement.guardrails)
+        if judgement.hypothesis is not None:
+            page.labelled(
+                "hypothesis", [f"{judgement.hypothesis}: {judgement.hypothesis_reason}"], "bold"
+            )
+    tag, reason = tag_line(record)
+    page.labelled(tag, [reason or "no reason given"])
+    if record.flagged:
+        page.labelled("flagged", record.flagged, "bold yellow")
+    _wrong(page, record)
+    hits = sum(result.cached for result in view.prep)
+    if view.prep:
+        page.labelled("prep", [f"{hits} from the cache, {len(view.prep) - hits} built"], "bold")
+    if record.folder is not None and (record.folder / "report.html").exists():
+        page.labelled("report", [str(record.folder / "report.html")], "bold")
+    return page.text()
+
+
+_WRONG_SHOWN = 4
+
+
+def _wrong(page: _Page, record: RunRecord) -> None:
+    from benchwright.report.outcome import went_wrong
+
+    wrong = went_wrong(record)
+    lines = list(wrong[:_WRONG_SHOWN])
+    if len(wrong) > _WRONG_SHOWN:
+        lines.append(f"and {len(wrong) - _WRONG_SHOWN} more in the report")
+    page.labelled("unclear", lines, "bold yellow")
+
+
+def _arms(page: _Page, record: RunRecord) -> None:
+    from benchwright.report.sections import arm_names, metric_of
+
+    judgement = record.view.judgement
+    assert judgement is not None
+    rows: list[tuple[str, ...]] = []
+    names = dict.fromkeys(name for of_arm in judgement.summaries.values() for name in of_arm)
+    for name in names:
+        metric = metric_of(record, name)
+        shown = f"{name} ({metric.unit})" if metric.unit else name
+        for arm in arm_names(record):
+            summary = judgement.summaries.get(arm, {}).get(name)
+            if summary is not None:
+                rows.append((shown, arm, *_figures(summary, metric)))
+                shown = ""
+    page.line()
+    page.table(("metric", "arm", "n", "mean", "median", "min", "max", "spread"), rows, range(2, 8))
+
+
+def _figures(summary: ArmSummary, metric: Any) -> tuple[str, ...]:
+    from benchwright.report import numbers
+
+    values = (summary.mean, summary.median, summary.min, summary.max)
+    return (
+        str(summary.n),
+        *(numbers.figure(value) for value in values),
+        numbers.spread(summary.spread, metric),
+    )
+
+
+def _verdicts(page: _Page, verdicts: Sequence[Verdict]) -> None:
+    from benchwright.report.sections import because
+
+    for verdict in verdicts:
+        page.labelled(str(verdict.decision), because(verdict))
+
+
+def _guardrails(page: _Page, guardrails: Sequence[GuardrailResult]) -> None:
+    from benchwright.report import numbers
+
+    for guardrail in guardrails:
+        word = {True: "held", False: "broken", None: "unknown"}[guardrail.held]
+        observed = numbers.quantity(guardrail.observed, guardrail.metric.unit)
+        page.labelled(
+            word,
+            [
+                f"guardrail {guardrail.metric.name} with {guardrail.arm}: {observed}, limit "
+                f"{guardrail.limit}" + ("" if guardrail.held else f": {guardrail.reason}")
+            ],
+        )
+
+
+def render_comparison(comparison: Comparison, *, color: bool = False) -> str:
+    """What one run says against another."""
+    page = _Page(color)
+    page.line(f"{comparison.right} against {comparison.left}", "bold")
+    page.line(f"what differs: {comparison.treatment or 'nothing that is recorded'}")
+    page.line()
+    _verdicts(page, comparison.verdicts)
+    _guardrails(page, comparison.guardrails)
+    page.labelled(str(comparison.tag), [comparison.tag_reason])
+    for row in comparison.allowed:
+        page.labelled(
+            "allowed", [f"{row.field}: {row.left} against {row.right}. {row.why}"], "bold yellow"
+        )
+    _findings(page, comparison.findings)
+    return page.text()
+
+
+def render_analysis(view: RunView, findings: Sequence[Finding], *, color: bool = False) -> str:
+    """A sceptic's reading of a run: what was seen, the number, the limit, what to do next."""
+    from benchwright.record.run import RunRecord, Status
+    from benchwright.report.sections import next_steps, title
+
+    status = Status.COMPLETED if view.judgement is not None else Status.FAILED
+    record = RunRecord(view, status)
+    page = _Page(color)
+    page.line(title(record), "bold")
+    page.line(f"{view.run_id}: {view.tag or 'not judged'}")
+    page.line()
+    _findings(page, findings)
+    if not findings:
+        page.line("Nothing to object to was found in the record.")
+    page.line()
+    for command, purpose in next_steps(record):
+        page.labelled("next", [f"{purpose}:", command], "bold")
+    return page.text()
+
+
+def _findings(page: _Page, findings: Sequence[Finding]) -> None:
+    from benchwright.report import numbers
+
+    for finding in findings:
+        word = "failure" if finding.failure else "caveat" if finding.caveat else "seen"
+        figures = ""
+        if finding.number is not None:
+            figures = f" ({numbers.figure(finding.number)}"
+            if finding.limit is not None:
+                figures += f", limit {numbers.figure(finding.limit)}"
+            figures += ")"
+        page.labelled(word, [f"{finding.code}: {finding.message}{figures}"])
+
+
+_HISTORY = ("run_id", "status", "tag", "headline", "note")
+
+
+def render_history(rows: Sequence[IndexRow], *, color: bool = False) -> str:
+    """The table of runs, the newest last. Made without a library: it may have 10,000 rows."""
+    if not rows:
+        return "no run is recorded here yet: benchwright run FILE|RECIPE\n"
+    limit = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if color else None
+    cells = [[one_line(getattr(row, name)) for name in _HISTORY] for row in rows]
+    header = ["run", "status", "tag", "result", "note"]
+    if not any(row[-1] for row in cells):
+        header, cells = header[:-1], [row[:-1] for row in cells]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    lines = []
+    for number, row in enumerate([header, *cells]):
+        line = "  ".join(
+            cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        if limit is not None and len(line) > limit:
+            line = f"{line[: limit - 1]}…"
+        lines.append(f"\x1b[1m{line}\x1b[0m" if color and number == 0 else line)
+    return "\n".join(lines) + "\n"
