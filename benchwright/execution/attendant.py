@@ -134,7 +134,12 @@ class Attendant:
         self._owner = owner
         own = tree.stat_of(os.getpid())
         self._mark = orphans.Mark(
-            order.home, os.getpid(), own.started if own else 0, token, self._launch.label
+            order.home,
+            orphans.pid_namespace(),
+            os.getpid(),
+            own.started if own else 0,
+            token,
+            self._launch.label,
         )
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -150,6 +155,7 @@ class Attendant:
         self._usage: resource.struct_rusage | None = None
         self._largest = 0
         self._empty = False
+        self._told = False
         self._birth_data = b""
         self._birth_fd = -1
         self._ending: _Ending | None = None
@@ -295,7 +301,8 @@ class Attendant:
         self._end(EndReason.CANCELLED, "The process that asked for the stage has ended.")
 
     def _on_term(self, *_: object) -> None:
-        self._end(EndReason.CANCELLED, "The stage's supervisor was told to end (SIGTERM).")
+        # Runs between any two steps of the loop: only leaves word; the wake-up pipe wakes the loop.
+        self._told = True
 
     def _reap(self, wake: int | None = None) -> None:
         """Bury the dead; the main process's end is the stage's."""
@@ -319,11 +326,13 @@ class Attendant:
     # What is due
 
     def _act(self, now: float) -> None:
-        assert self._guard is not None
+        if self._told:
+            self._told = False
+            self._end(EndReason.CANCELLED, "The stage's supervisor was told to end (SIGTERM).")
         for stream in self._streams:
             if stream.open and stream.fd not in self._handlers and now >= stream.due:
                 self._handle(stream.fd, partial(self._on_output, stream))
-        if now >= self._guard.next_look():
+        if now >= self._look_due():
             self._look(now)
         if now >= self._watch_at:
             self._look_further(now)
@@ -340,8 +349,7 @@ class Attendant:
             self._press(self._ending, now)
 
     def _timeout_ms(self, now: float) -> int:
-        assert self._guard is not None
-        due = min(self._guard.next_look(), self._watch_at, self._deadline)
+        due = min(self._look_due(), self._watch_at, self._deadline)
         if self._ending is not None:
             due = min(due, self._ending.kill_at)
         elif self._status is not None:
@@ -353,10 +361,14 @@ class Attendant:
             due = now
         return max(0, math.ceil(min(due - now, 60.0) * 1000))
 
+    def _look_due(self) -> float:
+        assert self._guard is not None
+        return self._guard.next_look() if self._breach is None else math.inf
+
     def _look(self, now: float) -> None:
         assert self._guard is not None
-        breach = self._guard.look(now)
-        if breach is None or self._breach is not None:
+        breach = self._guard.look(now) if self._breach is None else None
+        if breach is None:
             return
         self._breach = breach
         reason = EndReason.MEMORY if breach.proven else EndReason.FAILED
@@ -390,23 +402,23 @@ class Attendant:
 
     def _end(self, reason: EndReason, detail: str, at_once: bool = False) -> None:
         """Ask the tree to end, or take away its grace. The first reason stays."""
-        now = time.monotonic()
-        grace = 0.0 if at_once else max(self._launch.grace_s, 0.0)
+        kill_at = 0.0 if at_once else time.monotonic() + self._launch.grace_s
         if self._ending is not None and self._ending.reason is not None:
-            self._ending.kill_at = min(self._ending.kill_at, now + grace)
-            return
-        if self._status is not None:
+            self._ending.kill_at = min(self._ending.kill_at, kill_at)
+        elif self._status is not None and reason is EndReason.CANCELLED:
             # The main process had ended before: its own end is the result.
-            return
-        self._ending = _Ending(reason, detail, now + grace)
-        if grace:
-            self._ask()
+            if self._ending is not None:
+                self._ending.kill_at = min(self._ending.kill_at, kill_at)
+        else:
+            self._ending = _Ending(reason, detail, kill_at)
+            if not at_once:
+                self._ask()
 
-    def _ask(self) -> list[int]:
+    def _ask(self) -> None:
+        """TERM to the whole tree; who is stopped has to wake up for it."""
         members = self._members()
         tree.tell(members, signal.SIGTERM)
         tree.tell(members, signal.SIGCONT)
-        return members
 
     def _press(self, ending: _Ending, now: float) -> None:
         """Patience is over: leftovers are asked first, everything else is killed."""
@@ -420,7 +432,7 @@ class Attendant:
                     f"The stage left processes running, which were ended: {names}{more}."
                 )
                 self._ask()
-                ending.kill_at = now + max(self._launch.grace_s, 0.0)
+                ending.kill_at = now + self._launch.grace_s
                 return
         self._kill_began = min(self._kill_began, now)
         self._guard.kill()
@@ -496,8 +508,8 @@ class Attendant:
             return EndReason.COMPLETED, ""
         if number is not None:
             what = (
-                f"The stage was ended by signal {number} ({signal.Signals(number).name}), which "
-                "its supervisor did not send; no counter says that memory ran out."
+                f"The stage was ended by {_signal_name(number)}, which its supervisor did not "
+                "send; no counter says that memory ran out."
             )
         else:
             what = f"The stage ended with exit code {code}."
@@ -536,6 +548,11 @@ class Attendant:
     def _not_started(self, sentence: str) -> StageOutcome:
         guard = self._guard.name if self._guard is not None else "none"
         return StageOutcome(EndReason.FAILED, None, None, Usage(0.0, guard=guard), sentence)
+
+
+def _signal_name(number: int) -> str:
+    names = {member.value: member.name for member in signal.Signals}
+    return f"signal {number} ({names.get(number, 'real-time')})"
 
 
 def _alive(pid: int) -> bool:

@@ -151,13 +151,6 @@ class Leaf:
         """
         write(self.path / name, text)
 
-    def subgroups(self) -> list[Path]:
-        """Groups that the stage made below it, deepest first."""
-        return sorted(
-            (entry for entry in self.path.rglob("*") if entry.is_dir()),
-            key=lambda entry: -len(entry.parts),
-        )
-
     def members(self) -> list[int]:
         """Processes in it and in the groups below it."""
         return members(self.path)
@@ -188,11 +181,23 @@ def write(path: Path, text: str) -> None:
         os.close(fd)
 
 
+def subgroups(path: Path) -> list[Path]:
+    """Groups below a group, deepest first."""
+    try:
+        # A group has as many links as a folder has: two, and one for each group in it.
+        if path.stat().st_nlink == 2:
+            return []
+        inner = [Path(entry.path) for entry in os.scandir(path) if entry.is_dir()]
+    except OSError:
+        return []
+    return [group for entry in inner for group in (*subgroups(entry), entry)]
+
+
 def members(path: Path) -> list[int]:
     """Processes in a group and in the groups below it."""
     found: list[int] = []
-    for listing in (path / "cgroup.procs", *path.glob("*/**/cgroup.procs")):
-        found.extend(map(int, (read_proc(str(listing)) or b"").split()))
+    for group in (path, *subgroups(path)):
+        found.extend(map(int, (read_proc(f"{group}/cgroup.procs") or b"").split()))
     return found
 
 
@@ -201,10 +206,8 @@ def remove(path: Path) -> bool:
     deadline = time.monotonic() + _REMOVE_PATIENCE_S
     while True:
         try:
-            for entry in sorted(path.rglob("*"), key=lambda entry: -len(entry.parts)):
-                if entry.is_dir():
-                    entry.rmdir()
-            path.rmdir()
+            for group in (*subgroups(path), path):
+                group.rmdir()
         except FileNotFoundError:
             return True
         except OSError as error:

@@ -9,7 +9,8 @@ the limit was tried and left out: it counts page cache, and fired on a stage tha
 
 `polling`: the tree's memory is read every 10 ms, sooner where it would pass the budget before.
 The sum of resident sets costs little and is never below the proportional set size (PSS), so PSS,
-which counts a shared page once, is read only where the sum could pass the budget.
+which counts a shared page once, is read only where the sum could pass the budget. Files in a
+memory file system that are not mapped, and memory of the kernel, are seen by a group only.
 
 Without a budget nothing is guarded, and the same code measures the peak.
 """
@@ -19,10 +20,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
+import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from benchwright.execution.cgroup import Group, Leaf, own_memory_group
-from benchwright.execution.tree import children, descendants, read_proc, stat_of
+from benchwright.execution.cgroup import Group, Leaf, own_memory_group, subgroups
+from benchwright.execution.tree import descendants, read_proc, stat_of, tell
 
 MB = 10**6
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -39,12 +43,19 @@ POLL_SHORTEST_S = 0.001
 POLL_MARGIN = 2.0
 """A look comes after 1/2 of the time that the tree needs to its budget at its present rate."""
 
-PSS_OUTDATED_S = 1.0
-"""A sum of PSS is carried forward by the growth of the resident sets for this long at most."""
+PSS_EARLY = 0.8
+"""From this share of the budget on, what the tree shares is found out before it matters."""
 
 PSS_SHARE = 0.02
-"""PSS is read for at most this share of the time while the tree isn't growing towards the budget:
-it walks the page tables of the stage."""
+"""PSS is read for at most this share of the time where nothing is urgent: it walks the stage's
+page tables, about 20 ms for each GB."""
+
+PSS_OUTDATED_S = 1.0
+"""A sum of PSS is carried forward by the growth of the resident sets for this long, longer where
+reading it is dear."""
+
+BELL_S = 0.001
+"""From the event that says the limit was hit to the look at the kernel's counter."""
 
 GROUP_CHECK_S = 0.1
 """Between two checks that the leaf still holds the stage and its limit."""
@@ -199,13 +210,9 @@ class GroupGuard(Guard):
 
     def look(self, now: float) -> Breach | None:
         """Ask the kernel's counter, sample the peak, and check that the guard is still in force."""
-        self._next = now + _sample_interval(now - self._began)
-        if self.event is not None:
-            with contextlib.suppress(OSError):
-                if self._leaf.version == 2:
-                    os.pread(self.event[0], PAGE, 0)
-                else:
-                    os.read(self.event[0], 8)
+        # The bell rings before the kernel has killed and counted.
+        rung = self._bell_rang()
+        self._next = now + (BELL_S if rung else _sample_interval(now - self._began))
         if (breach := self.verdict()) is not None:
             return breach
         self._sample()
@@ -213,6 +220,18 @@ class GroupGuard(Guard):
             self._checked = now
             return self._check()
         return None
+
+    def _bell_rang(self) -> bool:
+        """Whether the limit was hit since the last look; silences the bell."""
+        if self.event is None:
+            return False
+        if self._leaf.version == 2:
+            os.pread(self.event[0], PAGE, 0)
+            return False
+        try:
+            return bool(os.read(self.event[0], 8))
+        except BlockingIOError:
+            return False
 
     def _sample(self) -> None:
         usage = self._leaf.read_int(self._usage_file)
@@ -247,7 +266,7 @@ class GroupGuard(Guard):
             return self._leaf.read_table("memory.events").get("oom_kill", 0)
         # Version 1 counts a victim in its own group only, not in the groups above.
         kills = self._leaf.read_table("memory.oom_control").get("oom_kill", 0)
-        for below in self._leaf.subgroups():
+        for below in subgroups(self._leaf.path):
             table = read_proc(f"{below}/memory.oom_control") or b""
             kills += int(table.rpartition(b"oom_kill ")[2] or 0)
         return kills
@@ -299,7 +318,12 @@ class GroupGuard(Guard):
 
 
 class PollingGuard(Guard):
-    """Looks at the tree's processes again and again.
+    """Looks at the processes below this one again and again: at the stage's tree.
+
+    A look reads two numbers of each process. What they can't decide is decided by PSS: read
+    beforehand while the tree runs, and read with the tree stopped (a few milliseconds) when the
+    budget seems to be passed. So a runaway gets nowhere during the look, and a stage that is
+    within its budget is never ended on a guess.
 
     Args:
         budget: Bytes; None to measure only.
@@ -308,93 +332,112 @@ class PollingGuard(Guard):
     def __init__(self, budget: int | None) -> None:
         self._budget = budget
         self.name = "polling" if budget is not None else "none"
-        self._pid = 0
-        self._began = self._next = 0.0
+        self._began = self._next = self._sample_at = 0.0
         self._peak = 0
         self._last: tuple[float, int] | None = None
         self._pss: _PssSum | None = None
 
     def begin(self, pid: int, now: float) -> None:
         """Start the clock of the looks."""
-        self._pid, self._began = pid, now
+        self._began = now
         self._next = now + POLL_S
+        self._sample_at = now + SAMPLE_FIRST_S
 
     def next_look(self) -> float:
         """Monotonic time of the next look."""
         return self._next
 
     def look(self, now: float) -> Breach | None:
-        """Sum the tree up, cheaply where that is enough."""
-        resident = self._resident()
-        use = self._bound(resident, now)
+        """Compare the tree with its budget, and sample its peak."""
+        sizes = _sizes()
+        if self._budget is not None and (breach := self._compare(sizes, self._budget, now)):
+            return breach
+        if now >= self._sample_at:
+            self._sample(sizes, now)
         if self._budget is None:
-            self._next = now + _sample_interval(now - self._began)
-            if use > self._peak:
-                exact = self._read_pss(resident, now)
-                self._peak = max(self._peak, exact if exact is not None else 0)
-            return None
-        if use > self._budget:
-            exact = self._read_pss(resident, now)
-            if exact is None:
-                return Breach(
-                    False,
-                    "The memory guard (polling) was lost: the proportional set size of a process "
-                    f"of the stage can't be read, and their resident sets sum to {use / MB:.0f} "
-                    f"MB, over the budget of {self._budget / MB:.0f} MB.",
-                )
-            use = exact
-        self._peak = max(self._peak, use)
-        if use > self._budget:
-            return Breach(
-                True,
-                f"The stage passed its memory budget of {self._budget / MB:.0f} MB: its "
-                f"{len(resident)} processes held {use / MB:.0f} MB (sum of PSS, guard polling).",
-            )
-        self._next = now + self._wait(use, now)
+            self._next = self._sample_at
+        else:
+            self._next = now + self._wait(sizes, self._budget, now)
         return None
 
-    def _wait(self, use: int, now: float) -> float:
+    def _compare(self, sizes: dict[int, _Size], budget: int, now: float) -> Breach | None:
+        """Whether the tree has passed its budget, by the cheapest sign that proves it."""
+        # Memory of its own is shared only with its forks, which are in the tree: it counts whole.
+        largest = max((size.own for size in sizes.values()), default=0)
+        if largest > budget:
+            held = f"one of its processes alone held {largest / MB:.0f} MB of its own"
+            return self._passed(budget, largest, held)
+        bound = self._bound(sizes, now)
+        if bound <= budget * PSS_EARLY:
+            return None
+        known = self._pss is not None and all(pid in self._pss.sizes for pid in sizes)
+        if bound <= budget:
+            if not known and self._may_read(now):
+                self._read_pss(sizes, now)
+            return None
+        # With all processes known the bound is tight: stop the tree before it is read.
+        stopped = set(sizes) if known else set()
+        tell(stopped, signal.SIGSTOP)
+        exact = self._read_pss(sizes, now)
+        if exact is not None and exact <= budget:
+            tell(stopped, signal.SIGCONT)
+            return None
+        if exact is None:
+            return Breach(
+                False,
+                "The memory guard (polling) was lost: the proportional set size (PSS) of a process "
+                f"of the stage can't be read, and their resident sets sum to {bound / MB:.0f} MB, "
+                f"over the budget of {budget / MB:.0f} MB.",
+            )
+        return self._passed(
+            budget, exact, f"its {len(sizes)} processes held {exact / MB:.0f} MB (sum of PSS)"
+        )
+
+    def _passed(self, budget: int, use: int, held: str) -> Breach:
+        self._peak = max(self._peak, use)
+        return Breach(
+            True,
+            f"The stage passed its memory budget of {budget / MB:.0f} MB: {held}; guard polling.",
+        )
+
+    def _wait(self, sizes: dict[int, _Size], budget: int, now: float) -> float:
         """Until the next look: sooner where the tree would pass the budget before."""
-        assert self._budget is not None
+        total = sum(size.resident for size in sizes.values())
         wait = POLL_S
         if self._last is not None and now > self._last[0]:
-            rate = (use - self._last[1]) / (now - self._last[0])
+            rate = (total - self._last[1]) / (now - self._last[0])
             if rate > 0:
-                wait = (self._budget - use) / (POLL_MARGIN * rate)
-        self._last = (now, use)
+                wait = (budget - self._bound(sizes, now)) / (POLL_MARGIN * rate)
+        self._last = (now, total)
         return min(max(wait, POLL_SHORTEST_S), POLL_S)
 
-    def _resident(self) -> dict[int, int]:
-        """Resident bytes by process."""
-        resident = {}
-        for pid in (self._pid, *descendants([self._pid]), *self._adopted()):
-            statm = read_proc(f"/proc/{pid}/statm")
-            if statm:
-                resident[pid] = int(statm.split()[1]) * PAGE
-        return resident
-
-    def _adopted(self) -> list[int]:
-        """Processes of the stage that its supervisor adopted, with what is below them."""
-        adopted = [pid for pid in children(os.getpid()) if pid != self._pid]
-        return [*adopted, *descendants(adopted)] if adopted else []
-
-    def _bound(self, resident: dict[int, int], now: float) -> int:
+    def _bound(self, sizes: dict[int, _Size], now: float) -> int:
         """An upper bound of the tree's PSS that costs no walk of its page tables.
 
-        What a tree maps grows by no more than what its resident sets grow by. A process that
-        drops shared pages while it takes new ones breaks this, hence the time limit.
+        PSS is at most the resident set, and the PSS of a tree grows by no more than its resident
+        sets do. A process that drops shared pages while it takes as many new ones breaks the
+        second rule, hence the time limit.
         """
-        total = sum(resident.values())
+        total = sum(size.resident for size in sizes.values())
         known = self._pss
-        if known is None or now - known.read_at > PSS_OUTDATED_S:
+        if known is None or now - known.read_at > max(PSS_OUTDATED_S, known.cost_s / PSS_SHARE):
             return total
-        growth = sum(max(0, size - known.resident.get(pid, 0)) for pid, size in resident.items())
+        growth = 0
+        for pid, size in sizes.items():
+            before = known.sizes.get(pid)
+            growth += max(0, size.resident - (before.resident if before is not None else 0))
         return min(total, known.total + growth)
 
-    def _read_pss(self, resident: dict[int, int], now: float) -> int | None:
+    def _may_read(self, now: float) -> bool:
+        """Whether PSS may be read where nothing is urgent."""
+        known = self._pss
+        return known is None or now - known.read_at > known.cost_s / PSS_SHARE
+
+    def _read_pss(self, sizes: dict[int, _Size], now: float) -> int | None:
         """Sum of PSS of the tree; None where a living process doesn't let it be read."""
+        began = time.monotonic()
         total = 0
-        for pid in resident:
+        for pid in sizes:
             rollup = read_proc(f"/proc/{pid}/smaps_rollup")
             if rollup is None or b"\nPss:" not in rollup:
                 stat = stat_of(pid)
@@ -402,21 +445,50 @@ class PollingGuard(Guard):
                     return None
                 continue
             total += int(rollup.split(b"\nPss:", 1)[1].split(None, 1)[0]) * 1024
-        self._pss = _PssSum(now, total, dict(resident))
+        self._pss = _PssSum(now, time.monotonic() - began, total, sizes)
         return total
 
+    def _sample(self, sizes: dict[int, _Size], now: float) -> None:
+        """Read PSS where it could be a new peak."""
+        self._sample_at = now + _sample_interval(now - self._began)
+        if self._bound(sizes, now) > self._peak and self._may_read(now):
+            self._peak = max(self._peak, self._read_pss(sizes, now) or 0)
+
     def peak(self, largest_process: int | None) -> int | None:
-        """The largest sum of PSS seen, or one process that was larger."""
+        """The largest sum of PSS seen, or one process whose resident set was larger."""
         return max(self._peak, largest_process or 0) or None
 
 
-@dataclass(frozen=True, slots=True)
-class _PssSum:
-    """A sum of PSS and the resident sets at that time."""
+class _Size(NamedTuple):
+    """Memory of one process in bytes.
+
+    Attributes:
+        resident: Its resident set, shared pages included.
+        own: The anonymous part of it.
+    """
+
+    resident: int
+    own: int
+
+
+class _PssSum(NamedTuple):
+    """A sum of PSS in bytes, what it took to read, and the sizes at that time by process."""
 
     read_at: float
+    cost_s: float
     total: int
-    resident: dict[int, int]
+    sizes: dict[int, _Size]
+
+
+def _sizes() -> dict[int, _Size]:
+    """The stage's processes: all that is below its supervisor, this process."""
+    sizes = {}
+    for pid in descendants([os.getpid()]):
+        statm = read_proc(f"/proc/{pid}/statm")
+        if statm:
+            _, resident, shared = map(int, statm.split(None, 3)[:3])
+            sizes[pid] = _Size(resident * PAGE, (resident - shared) * PAGE)
+    return sizes
 
 
 def arm(budget_mb: float | None, leaf_name: str, mechanism: str | None = None) -> Guard:

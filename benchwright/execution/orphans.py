@@ -27,6 +27,8 @@ class Mark:
 
     Attributes:
         home: Digest of the home folder whose run it belongs to.
+        namespace: PID namespace in which the supervisor's PID counts: a sweep outside a container
+            must not take its stages for orphans.
         supervisor: PID of its supervisor.
         started: Start time of that process in clock ticks: the PID may be another's by now.
         token: Names the launch.
@@ -34,6 +36,7 @@ class Mark:
     """
 
     home: str
+    namespace: int
     supervisor: int
     started: int
     token: str
@@ -47,6 +50,7 @@ class Mark:
         return ":".join(
             (
                 self.home,
+                f"{self.namespace:010d}",
                 f"{self.supervisor:010d}",
                 f"{self.started:020d}",
                 self.token,
@@ -57,27 +61,31 @@ class Mark:
     @classmethod
     def parse(cls, text: str) -> Mark | None:
         """A mark from the variable's value; None where it is none of ours."""
-        parts = text.split(":", 4)
-        if len(parts) != 5 or not (parts[1].isdigit() and parts[2].isdigit()):
+        parts = text.split(":", 5)
+        if len(parts) != 6 or not all(part.isdigit() for part in parts[1:4]):
             return None
-        return cls(parts[0], int(parts[1]), int(parts[2]), parts[3], parts[4].rstrip("-"))
+        home, namespace, supervisor, started, token, label = parts
+        return cls(home, int(namespace), int(supervisor), int(started), token, label.rstrip("-"))
 
     @property
     def leaf(self) -> str:
         """Name of the stage's control group."""
-        return f"{cgroup.PREFIX}{self.home}-{self.supervisor}-{self.started}-{self.token}"
+        place = f"{self.home}-{self.namespace}-{self.supervisor}-{self.started}"
+        return f"{cgroup.PREFIX}{place}-{self.token}"
 
     @classmethod
     def of_leaf(cls, name: str) -> Mark | None:
         """A mark from the name of a control group."""
         parts = name.removeprefix(cgroup.PREFIX).split("-")
-        if not name.startswith(cgroup.PREFIX) or len(parts) != 4:
+        if not name.startswith(cgroup.PREFIX) or len(parts) != 5:
             return None
         return cls.parse(":".join((*parts, "")))
 
     @property
     def alone(self) -> bool:
-        """Whether its supervisor is gone."""
+        """Whether its supervisor is gone; False where that can't be told from here."""
+        if self.namespace != pid_namespace():
+            return False
         stat = tree.stat_of(self.supervisor)
         return stat is None or stat.started != self.started or stat.state in "ZX"
 
@@ -94,6 +102,14 @@ class Orphan:
     pid: int
     name: str
     label: str
+
+
+def pid_namespace() -> int:
+    """Names the PID namespace of this process; 0 where the kernel doesn't say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+    except OSError:
+        return 0
 
 
 def digest_of(home: Path | None) -> str:

@@ -24,7 +24,7 @@ from types import TracebackType
 
 from benchwright.execution import orphans
 from benchwright.execution.launch import EndReason, StageLaunch, StageOutcome, Usage
-from benchwright.execution.wire import Cancel, Ended, Gone, Inbox, Order, Started, send
+from benchwright.execution.wire import Cancel, Ended, Fault, Gone, Inbox, Order, Started, send
 
 _STARTS = 3
 """A launch is handed to a new zygote this often where one dies before the stage has started."""
@@ -65,7 +65,10 @@ class _Zygote:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT, root, str(fds[0]), str(owner)],
                 pass_fds=fds,
+                # None of the flow's own: a worker waits for the end of its flow's output.
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
                 start_new_session=True,
                 cwd="/",
             )
@@ -175,6 +178,7 @@ class Supervisor:
         with ours:
             self._running[token] = ours
             started = False
+            fault = ""
             try:
                 try:
                     self._hand_over(token, theirs)
@@ -187,9 +191,11 @@ class Supervisor:
                         for message in self._receive(ours, inbox):
                             if isinstance(message, Started):
                                 started = True
+                            elif isinstance(message, Fault):
+                                fault = f" The fault: {message.text}."
                             elif isinstance(message, Ended):
                                 outcome: StageOutcome = message.outcome
-                                return outcome
+                                return replace(outcome, detail=outcome.detail + fault)
                 except Gone:
                     raise
                 except BaseException:

@@ -69,13 +69,16 @@ def stat_of(pid: int) -> ProcessStat | None:
 
 def children(pid: int) -> list[int]:
     """The direct children of all threads of a process, zombies included."""
+    folder = f"/proc/{pid}/task"
     try:
-        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+        # `.`, `..` and one for each thread: most processes have one, and need no listing.
+        single = os.stat(folder).st_nlink == 3  # noqa: PTH116
+        threads = [str(pid)] if single else os.listdir(folder)  # noqa: PTH208
     except OSError:
         return []
     found: list[int] = []
     for thread in threads:
-        listed = read_proc(f"/proc/{pid}/task/{thread}/children")
+        listed = read_proc(f"{folder}/{thread}/children")
         if listed:
             found.extend(map(int, listed.split()))
     return found

@@ -53,6 +53,17 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """The attendant stops by a fault of its own; the zygote ends the stage.
+
+    Attributes:
+        text: The error, and where it was raised.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The stage has ended and its tree is empty."""
 

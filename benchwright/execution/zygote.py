@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from benchwright.execution import attendant, linux, orphans
 from benchwright.execution.launch import EndReason, StageOutcome, Usage
-from benchwright.execution.wire import Ended, Gone, send
+from benchwright.execution.wire import Ended, Fault, Gone, send
 
 TOKEN_BYTES = 64
 """More than a request takes: the name of the launch, beside the descriptor of its channel."""
@@ -113,8 +113,12 @@ def _attend(channel: socket.socket, owner: int | None, token: str) -> None:
         os.setsid()
         attendant.main(channel, owner, token)
         code = 0
-    except BaseException:  # a fault of ours: the zygote ends the stage and says that it is lost
-        traceback.print_exc()
+    except BaseException as error:  # a fault of ours: the zygote ends the stage, which is lost
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        with contextlib.suppress(Gone):
+            channel.setblocking(True)
+            send(channel, Fault(text))
     finally:
         os._exit(code)
 

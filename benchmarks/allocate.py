@@ -1,0 +1,81 @@
+"""What a stage can do with memory: `allocate.py runaway|hold|share '{...}'`.
+
+A program of its own, with the standard library only: it is what the guard is tried on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+
+MB = 10**6
+
+
+def _touch(size: int, huge: bool = False) -> mmap.mmap:
+    """Private memory, written to."""
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if huge:
+        with suppress(OSError):
+            block.madvise(mmap.MADV_HUGEPAGE)
+    ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(block)), 1, size)
+    return block
+
+
+def runaway(rate_gb_s: float, processes: float = 1, limit_mb: float = 4000.0) -> None:
+    """Take memory at a rate, shared among processes, up to a limit."""
+    for _ in range(int(processes) - 1):
+        if os.fork() == 0:
+            break
+    blocks = []
+    step_s = 0.001
+    # Whole huge pages: at 2 GB/s small ones don't keep up.
+    size = max(int(rate_gb_s * 1e9 * step_s / processes), 4096)
+    began, taken = time.monotonic(), 0
+    while taken * processes < limit_mb * MB:
+        blocks.append(_touch(size, huge=size >= 1 << 21))
+        taken += size
+        ahead = taken * processes / (rate_gb_s * 1e9) - (time.monotonic() - began)
+        if ahead > 0:
+            time.sleep(ahead)
+    signal.pause()
+
+
+def hold(mb: float, processes: float = 1) -> None:
+    """Take memory, say so, and keep it."""
+    for _ in range(int(processes) - 1):
+        if os.fork() == 0:
+            break
+    block = _touch(int(mb * MB / processes))
+    os.write(1, b"held\n")
+    signal.pause()
+    block.close()
+
+
+def share(mb: float, processes: float, hold_s: float = 0.5) -> None:
+    """Have forks read memory of the parent: resident in each, there only once."""
+    size = int(mb * MB)
+    block = _touch(size)
+    for _ in range(int(processes) - 1):
+        if os.fork() == 0:
+            break
+    total = 0
+    for start in range(0, size, 4096):
+        total += block[start]
+    time.sleep(hold_s)
+    os.write(1, b"shared %d\n" % total)
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+if __name__ == "__main__":
+    mode, text = sys.argv[1:]
+    {"runaway": runaway, "hold": hold, "share": share}[mode](**json.loads(text))
