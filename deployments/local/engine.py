@@ -26,7 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deployments.local import launch, protocol
+from benchwright.errors import BenchwrightError
+from deployments.local import launch, protocol, server
+from deployments.local.crash import mark_crashed
 from deployments.local.environment import (
     Circumstances,
     EngineIdentity,
@@ -39,9 +41,11 @@ from deployments.local.state import (
     birth,
     end_process,
     idle_for,
+    is_held,
     is_named,
     open_lock,
     read_engine,
+    read_server,
     take,
     touch_use,
     write_record,
@@ -54,6 +58,9 @@ CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 TICK_S = 10.0
 """How often an engine without events looks whether it is still wanted (seconds)."""
+
+RUN_TICK_S = 1.0
+"""How often it looks for the server while a run is in progress (seconds)."""
 
 WARM = (
     "prefect",
@@ -182,6 +189,9 @@ class Engine:
         self.runs: dict[int, Run] = {}
         self.retiring = False
         self.ending = False
+        self._server_was_up = False
+        self._server_starting: tuple[launch.Starting, int] | None = None
+        self._helpers: set[int] = set()
         self._lock = lock
         self._listener = listener
         self._connections: dict[int, Connection] = {}
@@ -214,6 +224,7 @@ class Engine:
                     return request
             self._reap()
             self._escalate()
+            self._look_after_server()
         return None
 
     def close(self) -> None:
@@ -223,6 +234,10 @@ class Engine:
         self._listener.close()
         for connection in self._connections.values():
             connection.socket.close()
+        if self._server_starting is not None:
+            starting, start_lock = self._server_starting
+            os.close(starting.news)
+            os.close(start_lock)
         for fd in (self._woken, self._wake, self._lock):
             os.close(fd)
 
@@ -335,6 +350,7 @@ class Engine:
             os.close(in_use)
             raise Refused("the local server is ending")
         touch_use(self.home)
+        self._server_was_up = is_held(self.home.server_lock)
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -373,15 +389,71 @@ class Engine:
             run = self.runs.pop(pid)
             touch_use(self.home)
             code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                self._report_crash(run.run_id, signal.Signals(-code).name)
             for watcher in run.watchers:
                 watcher.say(event="exited", run_id=run.run_id, code=code)
                 watcher.run = None
+        for pid in list(self._helpers):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._helpers.remove(pid)
+
+    def _report_crash(self, run_id: str, by: str) -> None:
+        """Let Prefect's pages say that a run was killed; in a process of its own, since the
+        server may take its time."""
+        record = read_server(self.home)
+        if record is None:
+            return
+        pid = os.fork()
+        if pid:
+            self._helpers.add(pid)
+            return
+        with contextlib.suppress(Exception):
+            mark_crashed(record.api_url, run_id, f"The run's process was ended by {by}.")
+        os._exit(0)
+
+    def _look_after_server(self) -> None:
+        """Start the server anew where it died under a run in progress.
+
+        A flow that finds no server asks again for a minute (PREFECT_CLIENT_MAX_RETRIES); the new
+        one answers on the same port within seconds.
+        """
+        if self._server_starting is not None or not self.runs or not self._server_was_up:
+            return
+        if is_held(self.home.server_lock):
+            return
+        start_lock = open_lock(self.home.start_lock)
+        if not take(start_lock):
+            os.close(start_lock)
+            return
+        try:
+            starting, _ = server.start(self.home, self.idle_s)
+        except BenchwrightError:
+            traceback.print_exc()
+            os.close(start_lock)
+            return
+        self._server_starting = (starting, start_lock)
+        self._selector.register(starting.news, selectors.EVENT_READ, self._on_server_news)
+
+    def _on_server_news(self) -> None:
+        assert self._server_starting is not None
+        starting, start_lock = self._server_starting
+        if starting.read(print):
+            return
+        # Up or failed: in both cases the next one who looks may act.
+        self._server_was_up = starting.ready
+        self._server_starting = None
+        self._selector.unregister(starting.news)
+        os.close(starting.news)
+        starting.process.wait()
+        os.close(start_lock)
 
     def _patience(self) -> float:
         """How long to wait for an event (seconds)."""
         signals = [run.next_signal for run in self.runs.values() if run.next_signal is not None]
         until_signal = min(signals, default=float("inf")) - time.monotonic()
-        return max(0.0, min(TICK_S, self.idle_s / 4, until_signal))
+        tick = RUN_TICK_S if self.runs else TICK_S
+        return max(0.0, min(tick, self.idle_s / 4, until_signal))
 
     def _is_over(self) -> bool:
         if self.runs:
@@ -475,10 +547,14 @@ def run(home: LocalHome, api_url: str, request: Mapping[str, Any]) -> int:
     os.environ.clear()
     os.environ.update(environment)
     refresh(request.get("argv_name", "benchwright"), settings_differ)
+    from prefect import tags
+
     try:
         module, _, name = request.get("entry", protocol.DEFAULT_ENTRY).partition(":")
         entry: Callable[[Path], int] = getattr(importlib.import_module(module), name)
-        return int(entry(run_dir))
+        # By this tag the run is found on Prefect's pages, and by who marks it as crashed.
+        with tags(run_dir.name):
+            return int(entry(run_dir))
     except KeyboardInterrupt:
         traceback.print_exc()
         return 130

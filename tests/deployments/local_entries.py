@@ -112,7 +112,47 @@ def tasks(run_dir: Path, count: str) -> int:
     return 0
 
 
+def hang(run_dir: Path, argument: str) -> int:
+    """A flow with a task that never ends."""
+    from prefect import flow, task
+
+    @task
+    def never() -> None:
+        wait_for(run_dir, "never")
+
+    @flow(name="hang")
+    def hanging() -> None:
+        never()
+
+    hanging()
+    return 0
+
+
+def steps(run_dir: Path, count: str) -> int:
+    """A flow that waits in its first task, and has more to do."""
+    from prefect import flow, task
+
+    @task
+    def first() -> None:
+        wait_for(run_dir, "go")
+
+    @task
+    def one(number: int) -> int:
+        return number
+
+    @flow(name="steps")
+    def stepping() -> None:
+        first()
+        for number in range(int(count)):
+            one(number)
+
+    stepping()
+    return 0
+
+
 ACTIONS = {
+    "hang": hang,
+    "steps": steps,
     "give": give,
     "describe": describe,
     "events": events,

@@ -1,0 +1,67 @@
+"""Telling Prefect that a run's process is gone, where it couldn't say so itself.
+
+Prefect learns of a flow's end from the flow. One that was killed stays `Running` on its pages for
+ever, with all tasks that were running then.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from typing import Any
+
+ANSWER_S = 10.0
+"""How long the server may take for one answer (seconds)."""
+
+UNFINISHED = ("SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING")
+
+PAGE = 200
+"""Most rows that the server gives at once (PREFECT_SERVER_API_DEFAULT_LIMIT)."""
+
+
+def mark_crashed(api_url: str, run_id: str, why: str) -> int:
+    """Set what is unfinished of a run to `Crashed`.
+
+    Args:
+        api_url: The server's address.
+        run_id: The run; its flow runs carry it as a tag.
+        why: Message of the state, for a person.
+
+    Returns:
+        How many flow runs and task runs were set.
+
+    Raises:
+        OSError: The server doesn't answer.
+        http.client.HTTPException: It answers with nonsense.
+    """
+    place = urllib.parse.urlsplit(api_url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=ANSWER_S)
+
+    def post(path: str, body: dict[str, Any]) -> Any:
+        connection.request(
+            "POST",
+            f"{place.path}/{path}",
+            json.dumps(body),
+            {"Content-Type": "application/json"},
+        )
+        return json.loads(connection.getresponse().read())
+
+    unfinished = {"state": {"type": {"any_": list(UNFINISHED)}}}
+    crashed = {"state": {"type": "CRASHED", "message": why}, "force": True}
+    tagged = {"tags": {"all_": [run_id]}}
+    count = 0
+    try:
+        for kind, wanted in (
+            ("task_runs", {"flow_runs": tagged, "task_runs": unfinished}),
+            ("flow_runs", {"flow_runs": tagged | unfinished}),
+        ):
+            while found := post(f"{kind}/filter", wanted | {"limit": PAGE}):
+                for one in found:
+                    post(f"{kind}/{one['id']}/set_state", crashed)
+                count += len(found)
+                if len(found) < PAGE:
+                    break
+    finally:
+        connection.close()
+    return count
