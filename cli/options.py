@@ -67,7 +67,7 @@ def resolve_target(
 
     return resolve(
         target,
-        domains=known_domains(),
+        domains=known_domains(target),
         recipes=RecipeLibrary(recipe_folders()),
         overrides=overrides,
         replicates=replicates,

@@ -34,12 +34,13 @@ MODULE_LIMIT = 1024 * 1024
 """Bytes of a Python file beside a configuration that is still read in search of a domain."""
 
 
-def known_domains(folder: Path | None = None) -> Domains:
+def known_domains(near: Path | str | None = None) -> Domains:
     """The domains that a configuration can name.
 
     Args:
-        folder: The configuration's folder, where Python files are searched for domains. Only a
-            file that defines a subclass of `Domain` is imported.
+        near: The configuration, or its folder: Python files beside it are searched for domains.
+            Only a file that defines a subclass of `Domain` is imported. A recipe's name, which is
+            neither, adds nothing.
 
     Raises:
         BadInput: A file in the folder defines a domain and can't be imported.
@@ -51,8 +52,9 @@ def known_domains(folder: Path | None = None) -> Domains:
     domains.add(CommandDomain())
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         domains.add(_installed(entry))
-    if folder is not None:
-        for domain in _beside(folder):
+    if near is not None and Path(near).exists():
+        folder = Path(near).resolve()
+        for domain in _beside(folder if folder.is_dir() else folder.parent):
             domains.add(domain)
     return domains
 

@@ -53,7 +53,8 @@ def open_run(
 def _resolved(
     config: BenchmarkConfig | None, path: str | None, digest: str | None, folder: str | None
 ) -> Resolved:
-    domains, recipes = known_domains(), RecipeLibrary(recipe_folders())
+    near = path if config is None else folder or Path.cwd()
+    domains, recipes = known_domains(near), RecipeLibrary(recipe_folders())
     if config is not None:
         return from_mapping(
             config.model_dump(mode="json", exclude_unset=True),
