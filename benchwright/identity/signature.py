@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from benchwright.errors import BadInput, Where
 from benchwright.identity.canonical import canonical_json, digest
 from benchwright.identity.digests import DigestMemo
-from benchwright.identity.sources import Source, command_sources, module_sources
+from benchwright.identity.sources import Source, command_sources, module_sources, value_sources
 from benchwright.spec.values import Value
 
 if TYPE_CHECKING:
@@ -73,13 +73,15 @@ def sign(
     domain_version: str,
     memo: DigestMemo | None = None,
 ) -> Signature:
-    """The signature of a prep stage.
+    """The signature of a stage: of a prep stage its key in the cache; of any other it only tells
+    what it would run, since those always run.
 
     Part of it are:
     - the rendered command; the file contents below stand for absolute paths in it,
     - the parameters in `params`, `1` and `1.0` being two values,
     - which parameters are exported, the stage's own environment, its working directory, its
       host, and the names of its artifacts,
+    - content and mode of a file that the value of a parameter or variable names in `cwd`,
     - content and executable mode of `inputs`: files, and folders with all that's in them but
       `__pycache__`; links are followed,
     - content and executable mode of the files that the command names, relative to `cwd` or
@@ -98,10 +100,11 @@ def sign(
     Args:
         stage: The stage.
         command: Its command as rendered for this arm, with placeholders such as `<out:index>`
-            and `<in:corpus>` for paths of artifacts; None for a function.
+            and `<in:corpus>` for paths of artifacts; None for a function, which has none.
         params: The values of the parameters that it uses, by dotted name: those in templates
             and those exported. A function sees all parameters of its arm.
-        env: Its declared environment, with placeholders likewise. Values are kept as digests.
+        env: Its declared environment, with placeholders likewise; exported parameters may be
+            in it. Values are kept as digests.
         folder: The configuration's folder, which `inputs` start from.
         cwd: Its working directory.
         upstream: Digest of the signature of the stage that makes it, by artifact needed.
@@ -110,36 +113,35 @@ def sign(
         memo: Remembers the digests of large files, so that a plan is quick.
 
     Raises:
-        ValueError: The stage is no prep stage.
         BadInput: An input is missing, can't be read, is no file or folder, or its links go round
             in a circle; the function's module can't be found.
     """
-    if stage.kind != "prep":
-        raise ValueError(f"a {stage.kind} stage always runs: it has no signature")
     reader = _Reader(stage, memo or DigestMemo())
     folder, cwd = _absolute(folder), _absolute(cwd)
     places = _Places(folder, cwd)
-    if command is not None:
-        sources = command_sources(command, cwd, _python_path(env, cwd))
+    own_env, exported = _split_exported(stage, params, env)
+    if stage.function is None:
+        sources = command_sources(command or "", cwd, _python_path(env, cwd))
     else:
         sources = _function_sources(stage, folder, cwd)
-    names = places.names(sources)
+    texts = [value for value in (*params.values(), *own_env.values()) if isinstance(value, str)]
+    names = places.names((*sources, *value_sources(texts, cwd)))
 
     parts = {"format": FORMAT, "domain": domain, "domain version": domain_version}
-    if command is not None:
-        parts["command"] = _short_text(places.portable(command, names), LONGEST_COMMAND)
+    if stage.function is None:
+        parts["command"] = _short_text(places.portable(command or "", names), LONGEST_COMMAND)
     else:
         parts["function"] = str(stage.function)
         parts["interpreter"] = f"python {sys.version_info.major}.{sys.version_info.minor}"
-    parts["artifacts"] = ", ".join(sorted(stage.produces))
-    parts["exported parameters"] = ", ".join(sorted(stage.params))
+    parts["artifacts"] = ", ".join(sorted(stage.produces)) or "none"
+    parts["exported parameters"] = ", ".join(sorted(exported)) or "none"
     if stage.cwd:
         parts["working directory"] = places.portable(stage.cwd, {})
     if stage.host:
         parts["host"] = stage.host
     for name, value in params.items():
         parts[f"parameter {name}"] = _short_value(value)
-    for name, text in env.items():
+    for name, text in own_env.items():
         # With the name in it, two variables with one secret can't be told to be the same.
         parts[f"environment {name}"] = digest(f"{name}\0{places.portable(text, {})}")
     for artifact, signature in upstream.items():
@@ -256,6 +258,17 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - Path.absolute keeps `..`
 
 
+def _split_exported(
+    stage: Stage, params: Mapping[str, Value], env: Mapping[str, str]
+) -> tuple[dict[str, str], frozenset[str]]:
+    """The environment without exported parameters, which are parts already, and their variables."""
+    from benchwright.spec.graph import environment
+
+    exported = environment(stage, params)
+    own = {name: text for name, text in env.items() if exported.get(name) != text}
+    return own, frozenset(exported)
+
+
 def _python_path(env: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
     return tuple(cwd / entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry)
 
@@ -271,6 +284,8 @@ class _Places:
         """A name for each file, unique, in the order given."""
         names: dict[Path, str] = {}
         for source in sources:
+            if source.path in names:
+                continue
             name = self._name(source)
             number = 2
             while name in names.values():

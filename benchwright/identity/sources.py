@@ -21,16 +21,18 @@ from stat import S_ISREG
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/dev", "/proc", "/sys")
 """Files here are the machine's, and so the fingerprint's matter; `/usr/local` is a user's."""
 
-SCRIPT_BYTES = 1_000_000
+SCRIPT_BYTES = 256_000
 """A larger file isn't read as a script, only hashed."""
 
 _PLACEHOLDER = re.compile(r"<(?:in|out):[^>]*>")
 _COMMENT_LINE = re.compile(r"^\s*#.*$", re.MULTILINE)
 _REDIRECTED = re.compile(r"""(?:\d|&)?>{1,2}[|&]?\s*(?:"[^"\n]*"|'[^'\n]*'|[^\s;|&()<>"']+)""")
-_EXPANSION = re.compile(r"\$\{[^}\n]*\}|\$\w+|\$[@*#?$!-]")
+_EXPANSION = re.compile(r"\$\{[^}\n]{0,200}\}|\$\w+|\$[@*#?$!-]")
 _QUOTED = re.compile(r"\"([^\"\n]+)\"|'([^'\n]+)'")
 _WORD = re.compile(r"[\w.@%+,~/-]+")
 _SOURCED = re.compile(r"""(?:^|[;&|({\s])(?:source|\.)\s+["']?([^\s;|&"')]+)""", re.MULTILINE)
+_CHANGED_TO = re.compile(r"""(?:^|[;&|({\s])cd\s+["']?([^\s;|&"'$)]+)""", re.MULTILINE)
+_PYTHONPATH = re.compile(r"""\bPYTHONPATH=["']?([^\s;|&"'$]+)""")
 _MODULE = re.compile(r"\bpython[\d.]*(?:\s+-[A-Za-z]+)*?\s+-m\s+[\"']?([\w.]+)")
 
 
@@ -52,10 +54,11 @@ def command_sources(
 ) -> tuple[Source, ...]:
     """The files that a shell command names, and what they import or source, recursively.
 
-    A word of the command is a file where one of that name exists, relative to `cwd`, absolute, or
-    under `~`; a system program (see `SYSTEM_FOLDERS`) isn't, nor the target of a redirection,
-    nor a placeholder such as `<out:index>`. `python -m package.module` names that module's file
-    where it lies in `cwd` or on `python_path`.
+    A word of the command is a file where one of that name exists, relative to `cwd` or to a folder
+    that the command changes to (`cd tools && ./make.sh`), absolute, or under `~`. A system program
+    (see `SYSTEM_FOLDERS`) isn't, nor the target of a redirection, nor a placeholder such as
+    `<out:index>`. `python -m package.module` names that module's file where it lies in `cwd`, on
+    `python_path`, or on a PYTHONPATH that the command sets.
 
     Args:
         command: As it is handed to the shell.
@@ -65,10 +68,12 @@ def command_sources(
     Returns:
         Each file once, in the order in which it was found.
     """
-    search = (cwd, *python_path)
-    seen: dict[Path, Source] = {}
     text = _PLACEHOLDER.sub("\x01", command)
-    for path in _named_files(text, (cwd,), any_absolute=True):
+    folders = (cwd, *(cwd / folder for folder in _CHANGED_TO.findall(text)))
+    added = [entry for setting in _PYTHONPATH.findall(text) for entry in setting.split(":")]
+    search = (*folders, *python_path, *(cwd / entry for entry in added if entry))
+    seen: dict[Path, Source] = {}
+    for path in _named_files(text, folders, any_absolute=True):
         _follow(Source(path, path.parent), search, seen)
     for module in _MODULE.findall(text):
         for path in module_files(module, search):
@@ -76,6 +81,15 @@ def command_sources(
         for path in module_files(f"{module}.__main__", search):
             _follow(Source(path, cwd), search, seen)
     return tuple(seen.values())
+
+
+def value_sources(values: Iterable[str], cwd: Path) -> tuple[Source, ...]:
+    """The files that parameters and variables name, relative to `cwd`: a data set, a setting.
+
+    Absolute ones count too, but for the machine's own.
+    """
+    found = (_locate(value, (cwd,)) for value in values if value and not value.startswith("<"))
+    return tuple(Source(path, path.parent) for path in found if path and not _is_system(path))
 
 
 def module_sources(file: Path, top: Path, package: str | None) -> tuple[Source, ...]:

@@ -288,7 +288,7 @@ def test_a_parameter_and_a_script_are_both_named(folder: Path) -> None:
         ({"domain": "seismic"}, "domain: command -> seismic"),
         (
             {"stage": STAGE.model_copy(update={"params": ("base_model",)})},
-            "exported parameters:  -> base_model",
+            "exported parameters: none -> BASE_MODEL",
         ),
         ({"stage": STAGE.model_copy(update={"host": "gpu-1"})}, "host is new: gpu-1"),
     ],
@@ -379,7 +379,32 @@ def test_a_function_that_is_not_there_is_refused(tmp_path: Path) -> None:
         signed(tmp_path, stage=stage, command=None)
 
 
-@pytest.mark.parametrize("kind", ["measure", "step", "gate"])
-def test_case_11_a_stage_that_always_runs_has_no_signature(folder: Path, kind: str) -> None:
-    with pytest.raises(ValueError, match="always runs"):
-        signed(folder, stage=Stage(name="search", kind=kind, cmd="true"))
+def test_a_folder_that_the_command_changes_to_is_searched(folder: Path) -> None:
+    parts = signed(folder, command="cd lib && ./common.sh <out:index>").parts
+    assert "file lib/common.sh" in parts
+
+
+def test_a_pythonpath_that_the_command_sets_is_searched(folder: Path) -> None:
+    (folder / "shared").mkdir()
+    write(folder / "shared/tools.py", "")
+    write(folder / "make.py", "import tools\n")
+    parts = signed(folder, command="PYTHONPATH=shared:more python3 make.py <out:index>").parts
+    assert "file shared/tools.py" in parts
+
+
+def test_a_file_that_a_parameter_or_variable_names_counts(folder: Path) -> None:
+    write(folder / "settings.ini", "a = 1")
+    changes = {"params": {"dataset": "data/corpus.txt"}, "env": {"SETTINGS": "settings.ini"}}
+    old = signed(folder, **changes)
+    write(folder / "settings.ini", "a = 2")
+    assert_changed(signed(folder, **changes), old, "file settings.ini changed")
+    assert "file data/corpus.txt" in old.parts
+
+
+def test_an_exported_parameter_is_named_once_and_not_as_a_variable(folder: Path) -> None:
+    stage = STAGE.model_copy(update={"params": ("base_model",)})
+    old, new = (
+        signed(folder, stage=stage, params={"base_model": model}, env={"BASE_MODEL": model})
+        for model in ("small", "large")
+    )
+    assert_changed(new, old, 'parameter base_model: "small" -> "large"')
