@@ -46,7 +46,7 @@ def evaluate(
 
     Raises:
         BadInput: A dataset can't be found, or the work directory isn't empty.
-        HostUnreachable: The host was lost for too long; the evaluation may go on there.
+        HostUnreachable: The host was lost before anything was started there.
     """
     reporter = reporter or Reporter()
     datasets = [find_dataset(spec) for spec in request.evaluate.datasets]
@@ -73,8 +73,9 @@ def evaluate(
                 result = fallback.evaluate_dataset(
                     host, request, before, place, dataset, owner=owner, reporter=reporter
                 )
-        except HostUnreachable:
-            raise
+        except HostUnreachable as problem:
+            failures.append(str(problem))
+            break
         except job.EndpointTaken as problem:
             failures.append(problem.what)
             break

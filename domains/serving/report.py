@@ -141,9 +141,11 @@ def score_of(result: DatasetResult) -> scoring.Score:
         return scoring.score(result.items)
     if result.score is None:
         return scoring.Score(None, None, None, 0, 0, None, "no score")
+    from benchwright.judgement.statistics import wilson
+
     if not result.num or not 0 <= result.score <= 1:
         return scoring.Score(result.score, None, None, 0, 0, None, "unknown: no count")
-    low, high = scoring.wilson(result.score * result.num, result.num)
+    low, high = wilson(result.score, result.num)
     return scoring.Score(
         result.score, low, high, result.num, result.num, round(result.score * result.num), "Wilson"
     )

@@ -286,12 +286,24 @@ def speed_request(params: Mapping[str, Any]) -> SpeedRequest:
     return _read(SpeedRequest, params)
 
 
+def declared(kind: type[Record]) -> dict[str, Any]:
+    """Every parameter of a request at its default, so that each can be set by its name."""
+    values = kind().model_dump(mode="json")
+    ssh = dict.fromkeys(SshTarget.model_fields)
+    return {**values, "target": {**values["target"], "ssh": ssh}}
+
+
 _R = TypeVar("_R", bound=Record)
 
 
 def _read(kind: type[_R], params: Mapping[str, Any]) -> _R:
     flat = any("." in name for name in params)
     nested = unflatten(dict(params)) if flat else dict(params)
+    target = nested.get("target")
+    ssh = target.get("ssh") if isinstance(target, dict) else None
+    if isinstance(ssh, dict) and ssh.get("host") is None:
+        # The domain declares every parameter; without a host it is this machine that is meant.
+        nested = {**nested, "target": {**nested["target"], "ssh": None}}
     try:
         return kind.model_validate(nested)
     except ValidationError as problem:

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchwright.errors import StageFailed
 from domains.serving import report
 from domains.serving.evaluate import evaluate
 from domains.serving.host import Host, LocalHost
 from domains.serving.probe import UNKNOWN, Probe, probe
-from domains.serving.request import AccuracyRequest, Record, SshTarget
+from domains.serving.request import AccuracyRequest, Record, SshTarget, Target
 from domains.serving.results import DatasetResult, Evaluation, Reporter
 from domains.serving.validate import State, Validation, validate
 
@@ -82,36 +83,50 @@ def run_accuracy(
         run_dir: The run's folder; made where it is missing.
         reporter: Receives progress.
 
+    A host that can't be reached, a server that isn't there: the report says so, with state failed.
+
     Raises:
         BadInput: A dataset or the work directory can't be used.
-        HostUnreachable, HostRefused: No way to the host, or it was lost for too long.
-        StageFailed: The host has no Python.
     """
     reporter = reporter or Reporter()
+    seen, failure = run_probe(request.target, reporter)
+    evaluation = None
+    if seen is not None and not seen.failures:
+        evaluation, failure = run_evaluate(request, seen, run_dir, reporter)
+    return conclude(request, seen, evaluation, run_dir, failure)
+
+
+def run_probe(target: Target, reporter: Reporter) -> tuple[Probe | None, str]:
+    """What is served; or None, and why the host gave no word."""
+    try:
+        with host_of(target.ssh) as host:
+            return probe(host, target, say=reporter.say), ""
+    except StageFailed as problem:
+        return None, str(problem)
+
+
+def run_evaluate(
+    request: AccuracyRequest, before: Probe, run_dir: Path, reporter: Reporter
+) -> tuple[Evaluation | None, str]:
+    """The evaluation; or None, and why nothing could be started. Raises BadInput."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    with host_of(request.target.ssh) as host:
-        before = probe(host, request.target, say=reporter.say)
-        evaluation = None
-        if not before.failures:
-            evaluation = evaluate(
-                host,
-                request,
-                before,
-                run_dir,
-                owner=owner_of(run_dir.name),
-                reporter=reporter,
-            )
-    return conclude(request, before, evaluation, run_dir)
+    owner = owner_of(run_dir.name)
+    try:
+        with host_of(request.target.ssh) as host:
+            return evaluate(host, request, before, run_dir, owner=owner, reporter=reporter), ""
+    except StageFailed as problem:
+        return None, str(problem)
 
 
 def conclude(
-    request: AccuracyRequest, before: Probe | None, evaluation: Evaluation | None, run_dir: Path
+    request: AccuracyRequest,
+    before: Probe | None,
+    evaluation: Evaluation | None,
+    run_dir: Path,
+    failure: str = "",
 ) -> AccuracyResult:
     """Validate what was seen and write the report."""
-    if before is None:
-        validation = Validation(state=State.FAILED, notes=("the server was never probed",))
-    else:
-        validation = validate(request, before, evaluation)
+    validation = validate(request, before, evaluation, failure)
     text = report.markdown(request, before, evaluation, validation)
     values = report.facts(request, before, evaluation, validation)
     picture = report.score_picture(evaluation)

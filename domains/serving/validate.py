@@ -61,14 +61,28 @@ class Validation(Record):
         raise KeyError(name)
 
 
-def validate(request: AccuracyRequest, before: Probe, evaluation: Evaluation | None) -> Validation:
-    """Judge an evaluation; None: it never began, for the reasons that the probe gives.
+def validate(
+    request: AccuracyRequest,
+    before: Probe | None,
+    evaluation: Evaluation | None,
+    failure: str = "",
+) -> Validation:
+    """Judge an evaluation.
+
+    Args:
+        request: What was asked.
+        before: The probe before the start; None: the host gave no word.
+        evaluation: None: it never began, for the reasons that the probe gives.
+        failure: Why the host gave no word.
 
     success: every dataset passed every check. failed: no dataset has a score that counts.
     partial: all in between.
     """
+    if before is None:
+        return Validation(state=State.FAILED, notes=(failure,))
     if evaluation is None:
-        return Validation(state=State.FAILED, notes=(*before.failures, *before.notes))
+        reasons = (failure,) if failure else ()
+        return Validation(state=State.FAILED, notes=(*reasons, *before.failures, *before.notes))
     verdicts = tuple(_judge(request, before, result) for result in evaluation.datasets)
     states = [verdict.state for verdict in verdicts]
     if not states or all(state is State.FAILED for state in states):

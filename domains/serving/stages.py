@@ -1,0 +1,82 @@
+"""The stages of the two graphs, as functions that the flow calls: probe, evaluate, validate.
+
+What crosses from one to the next is JSON. An interruption ends what runs on the target host before
+this process ends.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from benchwright import StageContext
+from domains.serving import runner
+from domains.serving.probe import Probe
+from domains.serving.request import accuracy_request
+from domains.serving.results import Evaluation, Progress, Reporter
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _progress(progress: Progress) -> None:
+    print(f"progress: {progress}", flush=True)
+
+
+REPORTER = Reporter(say=_say, progress=_progress)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """TERM raises: what runs on the target host is ended on the way out."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def accuracy_probe(context: StageContext) -> dict[str, Any]:
+    """Read what is served."""
+    request = accuracy_request(context.params)
+    seen, failure = runner.run_probe(request.target, REPORTER)
+    return {"probe": _dump(seen), "failure": failure}
+
+
+def accuracy_evaluate(context: StageContext) -> dict[str, Any]:
+    """Evaluate, where the probe found nothing against it."""
+    request = accuracy_request(context.params)
+    before = _load(Probe, context.results["probe"]["probe"])
+    if before is None or before.failures:
+        return {"evaluation": None, "failure": context.results["probe"]["failure"]}
+    with _interruptible():
+        evaluation, failure = runner.run_evaluate(request, before, context.run_dir, REPORTER)
+    return {"evaluation": _dump(evaluation), "failure": failure}
+
+
+def accuracy_validate(context: StageContext) -> dict[str, Any]:
+    """Judge what was seen, and write the report; what it returns is the run's measurement."""
+    result = runner.conclude(
+        accuracy_request(context.params),
+        _load(Probe, context.results["probe"]["probe"]),
+        _load(Evaluation, context.results["evaluate"]["evaluation"]),
+        context.run_dir,
+        context.results["evaluate"]["failure"],
+    )
+    return result.as_stage_result()
+
+
+def _dump(record: Any) -> Any:
+    return None if record is None else record.model_dump(mode="json")
+
+
+def _load(kind: Any, value: Any) -> Any:
+    return None if value is None else kind.model_validate(value)
