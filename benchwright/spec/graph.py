@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from benchwright.errors import BadInput, GateRefused, Where
 from benchwright.spec.model import BenchmarkConfig, Role, Stage, StageKind
+from benchwright.spec.parameters import unknown_parameter
 from benchwright.spec.schema import Locate
 from benchwright.spec.source import KeyPath
 from benchwright.spec.suggest import did_you_mean, one_of
@@ -79,7 +80,7 @@ def handed_over(stage: Stage, params: Collection[str]) -> tuple[str, ...]:
     for name in stage.params:
         below = [known for known in params if known == name or known.startswith(f"{name}.")]
         if not below:
-            raise _unknown_parameter(name, params, Where(key=f"stages.{stage.name}.params"))
+            raise unknown_parameter(name, params, Where(key=f"stages.{stage.name}.params"))
         found |= dict.fromkeys(below)
     return tuple(found)
 
@@ -221,7 +222,7 @@ def check_treatment(
 def _check_values(config: BenchmarkConfig, name: str, locate: Locate) -> None:
     params = config.flat_params
     if name not in params:
-        raise _unknown_parameter(name, params, locate(("treatment_variable",)))
+        raise unknown_parameter(name, params, locate(("treatment_variable",)))
     if not config.treatment_values:
         raise BadInput(
             f"the treatment `{name}` has no values",
@@ -279,20 +280,6 @@ def _never_reached(
         f"      cmd: '{shown} {{{name}}}'\n"
         f"    a variable in its environment, read there as ${variable(name)}:\n"
         f"      params: [{name}]",
-    )
-
-
-def _unknown_parameter(name: str, params: Collection[str], where: Where) -> BadInput:
-    below = [known for known in params if known.startswith(f"{name}.")]
-    if below:
-        return BadInput(
-            f"`{name}` is a group of parameters, not one", where=where, expected=one_of(below)
-        )
-    return BadInput(
-        f"`{name}` is no declared parameter",
-        where=where,
-        expected=one_of(params),
-        hint=did_you_mean(name, params) or "declare it under `params:`",
     )
 
 
@@ -446,7 +433,7 @@ class _Graph:
                     )
             for at, name in enumerate(stage.params):
                 if not any(known == name or known.startswith(f"{name}.") for known in params):
-                    raise _unknown_parameter(
+                    raise unknown_parameter(
                         name, params, self.locate(("stages", place, "params", at))
                     )
             try:

@@ -7,38 +7,37 @@ which are merged by name.
 
 from __future__ import annotations
 
-import copy
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from benchwright.errors import BadInput, BenchwrightError, Where
 from benchwright.spec.domain import Domain, Domains
 from benchwright.spec.graph import check_graph, check_treatment, order, reported_metrics
+from benchwright.spec.layers import Layer, Layers, Origin
 from benchwright.spec.manifest import Manifest, ManifestEntry
 from benchwright.spec.model import BenchmarkConfig, Stage
+from benchwright.spec.parameters import (
+    flat_params,
+    nested_params,
+    option_value,
+    unknown_parameter,
+)
 from benchwright.spec.recipe import Recipe, RecipeLibrary
 from benchwright.spec.schema import Locate, build, conform
 from benchwright.spec.source import (
     Document,
     KeyPath,
-    NotFinite,
     as_document,
     dotted,
-    parse_yaml,
     plain_scalar,
     read_yaml,
 )
 from benchwright.spec.suggest import did_you_mean, nearest, one_of
-from benchwright.spec.template import RUN_NAMES
 from benchwright.spec.values import as_text
 
-Origin = Literal["file", "recipe", "domain", "default", "command line"]
-
-_PARAMETER_PART = re.compile(r"[\w@:+/-]+")
 _YAML_FILE = (".yaml", ".yml")
 
 
@@ -179,122 +178,6 @@ def _no_target(path: Path, recipes: RecipeLibrary) -> BadInput:
     )
 
 
-# --- layers ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """What one source says, its parameters nested."""
-
-    origin: Origin
-    document: Document
-    data: Mapping[str, Any]
-
-    def place(self, path: KeyPath) -> tuple[Origin, Where | None]:
-        """Who said the value at a key path, and where."""
-        # A parameter that was written `a.b: 1` has another path in the document.
-        known = path in self.document.lines
-        return self.origin, self.document.where(path if known else dotted(path, self.data))
-
-
-@dataclass(slots=True)
-class _Merged:
-    """The layers laid over each other, and the place of every value."""
-
-    data: dict[str, Any] = field(default_factory=dict)
-    places: dict[KeyPath, tuple[Origin, Where | None]] = field(default_factory=dict)
-
-    def lay(self, layer: _Layer) -> None:
-        """Lay one layer over what is there."""
-        for key, value in layer.data.items():
-            if key == "metrics" and isinstance(value, list):
-                self._lay_metrics(value, layer)
-            else:
-                self._lay(self.data, (key,), value, layer, (key,))
-
-    def put(self, path: KeyPath, value: Any, where: Where) -> None:
-        """Set one value from the command line."""
-        here = self.data
-        for part in path[:-1]:
-            below = here.get(str(part))
-            if not isinstance(below, dict):
-                below = here[str(part)] = {}
-            here = below
-        here[str(path[-1])] = value
-        self.places[path] = ("command line", where)
-
-    def place(self, path: KeyPath) -> tuple[Origin, Where | None]:
-        """Where a value came from; where the nearest value above it did, if it has no place."""
-        for length in range(len(path), 0, -1):
-            found = self.places.get(path[:length])
-            if found is not None:
-                return found
-        return ("default", None)
-
-    def _lay(
-        self, into: dict[str, Any], path: KeyPath, value: Any, layer: _Layer, said: KeyPath
-    ) -> None:
-        key = str(path[-1])
-        self.places[path] = layer.place(said)
-        if isinstance(value, Mapping):
-            below = into.get(key)
-            if not isinstance(below, dict):
-                below = into[key] = {}
-            for name, part in value.items():
-                self._lay(below, (*path, name), part, layer, (*said, name))
-            return
-        self._forget_below(path)
-        into[key] = copy.deepcopy(value)
-        if isinstance(value, list):
-            for place, part in enumerate(value):
-                self._note(part, (*path, place), layer, (*said, place))
-
-    def _note(self, value: Any, path: KeyPath, layer: _Layer, said: KeyPath) -> None:
-        """Write down the places of all that stands inside a list."""
-        self.places[path] = layer.place(said)
-        parts = (
-            value.items()
-            if isinstance(value, Mapping)
-            else enumerate(value)
-            if isinstance(value, list)
-            else ()
-        )
-        for key, part in parts:
-            self._note(part, (*path, key), layer, (*said, key))
-
-    def _forget_below(self, path: KeyPath) -> None:
-        for known in [known for known in self.places if known[: len(path)] == path]:
-            if known != path:
-                del self.places[known]
-
-    def _lay_metrics(self, metrics: list[Any], layer: _Layer) -> None:
-        """Merge metrics by name: a file can change one field of a recipe's metric."""
-        self.places.setdefault(("metrics",), (layer.origin, layer.document.where("metrics")))
-        merged = self.data.get("metrics")
-        if not isinstance(merged, list):
-            merged = self.data["metrics"] = []
-        taken = len(merged)
-        names = {
-            metric.get("name"): at
-            for at, metric in enumerate(merged)
-            if isinstance(metric, Mapping)
-        }
-        for place, metric in enumerate(metrics):
-            name = metric.get("name") if isinstance(metric, Mapping) else None
-            at = names.get(name) if isinstance(name, str) else None
-            said: KeyPath = ("metrics", place)
-            if at is None or at >= taken:
-                merged.append(copy.deepcopy(metric))
-                self._note(metric, ("metrics", len(merged) - 1), layer, said)
-                continue
-            for key, value in metric.items():
-                self._lay(merged[at], ("metrics", at, key), value, layer, (*said, key))
-            self.places["metrics", at] = (
-                layer.origin,
-                layer.document.where(dotted(said, layer.data)),
-            )
-
-
 # --- the resolver ------------------------------------------------------------------------------
 
 
@@ -307,7 +190,7 @@ class _Resolver:
     document: Document
     folder: Path
     notes: list[str] = field(default_factory=list)
-    merged: _Merged = field(default_factory=_Merged)
+    merged: Layers = field(default_factory=Layers)
     recipe_metrics: frozenset[str] = frozenset()
 
     def resolve(
@@ -335,7 +218,7 @@ class _Resolver:
 
     # The layers.
 
-    def _layer(self, origin: Origin, document: Document) -> _Layer:
+    def _layer(self, origin: Origin, document: Document) -> Layer:
         also = ("summary",) if origin == "recipe" else ()
         data = conform(document, BenchmarkConfig, also=also)
         data.pop("summary", None)
@@ -347,11 +230,11 @@ class _Resolver:
             )
         params = data.get("params")
         if isinstance(params, Mapping):
-            data["params"] = _nested(params, document)
+            data["params"] = nested_params(params, document)
         _check_duplicate_metrics(data, document)
-        return _Layer(origin, document, data)
+        return Layer(origin, document, data)
 
-    def _recipe(self, file: _Layer) -> Recipe | None:
+    def _recipe(self, file: Layer) -> Recipe | None:
         name = file.data.get("recipe")
         if name is None:
             return None
@@ -364,7 +247,7 @@ class _Resolver:
             error.where = error.where or where
             raise
 
-    def _domain(self, file: _Layer, recipe: _Layer | None) -> Domain:
+    def _domain(self, file: Layer, recipe: Layer | None) -> Domain:
         said = [layer for layer in (file, recipe) if layer and layer.data.get("domain") is not None]
         if not said:
             raise BadInput(
@@ -375,7 +258,7 @@ class _Resolver:
             )
         name = said[0].data["domain"]
         where = said[0].document.where("domain")
-        if name not in self.domains.known:
+        if not isinstance(name, str) or name not in self.domains.known:
             raise BadInput(
                 f"there is no domain `{name}`",
                 where=where,
@@ -391,7 +274,7 @@ class _Resolver:
             )
         return self.domains.known[name]
 
-    def _lay(self, layer: _Layer) -> None:
+    def _lay(self, layer: Layer) -> None:
         """Lay a layer; another treatment variable leaves the earlier one's values behind."""
         named = self.merged.data.get("treatment_variable")
         if layer.data.get("treatment_variable", named) != named:
@@ -404,7 +287,7 @@ class _Resolver:
         if layer.origin == "file":
             self._note_numbers(layer)
 
-    def _note_numbers(self, layer: _Layer) -> None:
+    def _note_numbers(self, layer: Layer) -> None:
         """Say where a program receives a number in another form than it was written."""
         for path, written in layer.document.texts.items():
             if path[0] not in ("params", "treatment_values"):
@@ -418,12 +301,12 @@ class _Resolver:
                 )
 
     def _override(self, overrides: Sequence[str], manifest: Manifest) -> None:
-        declared = _flat(self.merged.data.get("params"))
+        declared = flat_params(self.merged.data.get("params"))
         given: set[str] = set()
         for text in overrides:
             key, equals, value = text.partition("=")
             key = key.strip()
-            where = Where(key=f"-p {key}" if equals else "-p")
+            where = Where(key=f"-p {key}" if equals and key else "-p")
             if not equals or not key:
                 raise BadInput(f"`{text}` sets nothing", where=where, expected="`-p NAME=VALUE`")
             if key in given:
@@ -431,8 +314,11 @@ class _Resolver:
             given.add(key)
             known = dict.fromkeys([*declared, *(entry.name for entry in manifest.entries)])
             if key not in known:
-                raise _no_parameter(key, list(known), where)
-            parsed = _option_value(value, declared.get(key), where)
+                error = unknown_parameter(key, known, where)
+                if key in BenchmarkConfig.model_fields:
+                    error.hint = f"`{key}` is no parameter: set it in the file"
+                raise error
+            parsed = option_value(value, declared.get(key), where)
             self.merged.put(("params", *key.split(".")), parsed, where)
 
     # The whole.
@@ -449,7 +335,7 @@ class _Resolver:
         with self._placed():
             stages = tuple(domain.stages(config))
         made = not stages_given
-        if not made and _by_name(stages) != _by_name(config.stages):
+        if not made and _named_stages(stages) != _named_stages(config.stages):
             raise BadInput(
                 f"the domain `{domain.name}` makes its own stages",
                 where=self._locate(("stages",)),
@@ -465,10 +351,10 @@ class _Resolver:
         config = config.model_copy(update={"stages": stages})
         if not config.metrics:
             config = config.model_copy(update={"metrics": tuple(domain.metrics(config))})
+        check_graph(stages, config=config, locate=locate)
         config = self._without_unreported(config)
         with self._placed():
             domain.check(config)
-        check_graph(stages, config=config, locate=locate)
         check_treatment(config, stages, locate=locate)
         config = config.model_copy(update={"stages": order(stages)})
         params = config.flat_params
@@ -598,134 +484,6 @@ class _Resolver:
         return found or ("default", None)
 
 
-# --- parameters --------------------------------------------------------------------------------
-
-
-def _nested(params: Mapping[str, Any], document: Document) -> dict[str, Any]:
-    """The parameters with dotted keys written out, every name and value one that can be used.
-
-    Raises:
-        BadInput: With the key.
-    """
-    nested: dict[str, Any] = {}
-    _nest(params, (), nested, ("params",), document)
-    return nested
-
-
-def _nest(
-    params: Mapping[str, Any],
-    above: tuple[str, ...],
-    nested: dict[str, Any],
-    said: KeyPath,
-    document: Document,
-) -> None:
-    for key, value in params.items():
-        path = (*said, key)
-        names = (*above, *str(key).split("."))
-        for part in names:
-            if not _PARAMETER_PART.fullmatch(part):
-                raise BadInput(
-                    f"`{key}` can't be the name of a parameter",
-                    where=document.where(path),
-                    expected="letters, digits and _ - @ : + /, in parts joined by dots",
-                )
-        if names[0] == "run":
-            raise BadInput(
-                "parameters below `run` would hide what is said of the run itself",
-                where=document.where(path),
-                expected=f"another name; taken are {', '.join(RUN_NAMES)}",
-            )
-        if isinstance(value, Mapping):
-            _nest(value, names, nested, path, document)
-            continue
-        _check_value(value, path, document)
-        here = nested
-        for part in names[:-1]:
-            below = here.setdefault(part, {})
-            if not isinstance(below, dict):
-                raise _twice(names, path, document)
-            here = below
-        if names[-1] in here:
-            raise _twice(names, path, document)
-        here[names[-1]] = value
-
-
-def _twice(names: tuple[str, ...], path: KeyPath, document: Document) -> BadInput:
-    return BadInput(
-        f"the parameter `{'.'.join(names)}` stands twice, or below another parameter",
-        where=document.where(path),
-        expected="each parameter once",
-    )
-
-
-def _check_value(value: Any, path: KeyPath, document: Document) -> None:
-    parts = value if isinstance(value, list) else [value]
-    for part in parts:
-        if isinstance(part, float) and not -float("inf") < part < float("inf"):
-            raise BadInput(
-                f"`{part}` is not a finite number",
-                where=document.where(path),
-                expected="a finite number",
-            )
-        if not isinstance(part, str | int | float | bool | None):
-            raise BadInput(
-                "a list of a parameter has more than single values in it",
-                where=document.where(path),
-                expected="a list of texts, numbers, true and false",
-            )
-
-
-def _flat(params: Any, above: str = "") -> dict[str, Any]:
-    """The merged parameters by dotted name."""
-    found: dict[str, Any] = {}
-    for key, value in (params or {}).items() if isinstance(params, Mapping | None) else ():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{above}{key}.")
-        else:
-            found[f"{above}{key}"] = value
-    return found
-
-
-def _no_parameter(key: str, known: Sequence[str], where: Where) -> BadInput:
-    below = [name for name in known if name.startswith(f"{key}.")]
-    if below:
-        return BadInput(
-            f"`{key}` is a group of parameters, not one", where=where, expected=one_of(below)
-        )
-    hint = did_you_mean(key, known)
-    if key in BenchmarkConfig.model_fields:
-        hint = f"`{key}` is no parameter: set it in the file"
-    return BadInput(
-        f"`{key}` is no declared parameter", where=where, expected=one_of(known), hint=hint
-    )
-
-
-def _option_value(text: str, before: Any, where: Where) -> Any:
-    """The value of a `-p`: read as in a file, except that nothing after `=` is empty text.
-
-    A text in quotes is what the quotes hold. A list is read where the parameter is one.
-    """
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    if quoted or (isinstance(before, list) and text.startswith("[")):
-        try:
-            value = parse_yaml(f"value: {text}\n").data["value"]
-        except BadInput as error:
-            raise BadInput(f"`{text}`: {error.what}", where=where, hint=error.hint) from None
-        _check_value(value, (), Document(None, {}))
-        return value
-    if not text:
-        return ""
-    try:
-        return plain_scalar(text)
-    except NotFinite:
-        raise BadInput(
-            f"`{text}` is not a finite number",
-            where=where,
-            expected="a finite number",
-            hint=f"quote it, if the text itself is meant: -p '...=\"{text}\"'",
-        ) from None
-
-
 # --- small parts -------------------------------------------------------------------------------
 
 
@@ -754,7 +512,7 @@ def _named_metrics(data: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
             yield place, name
 
 
-def _by_name(stages: Sequence[Stage]) -> dict[str, Stage]:
+def _named_stages(stages: Sequence[Stage]) -> dict[str, Stage]:
     return {stage.name: stage for stage in stages}
 
 

@@ -38,7 +38,7 @@ _HEX = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 MAX_DIGITS = 4000
-"""Longer whole numbers stay text (Python's own limit for reading one is 4300 digits)."""
+"""Longer numbers stay text (Python's own limit for reading one is 4300 digits)."""
 
 
 class NotFinite(ValueError):
@@ -59,13 +59,14 @@ def plain_scalar(text: str) -> Scalar:
         return True
     if _FALSE.fullmatch(text):
         return False
-    if len(text) <= MAX_DIGITS:
-        if _INT.fullmatch(text):
-            return int(text)
-        if _OCTAL.fullmatch(text):
-            return int(text[2:], 8)
-        if _HEX.fullmatch(text):
-            return int(text[2:], 16)
+    if len(text) > MAX_DIGITS:
+        return text
+    if _INT.fullmatch(text):
+        return int(text)
+    if _OCTAL.fullmatch(text):
+        return int(text[2:], 8)
+    if _HEX.fullmatch(text):
+        return int(text[2:], 16)
     if _FLOAT.fullmatch(text):
         number = float(text)
         if not math.isfinite(number):
@@ -185,6 +186,17 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
     return stream.getvalue()
 
 
+def refuse_unpassable(text: str, where: Where) -> None:
+    """Refuse a text that no program can be handed: with a NUL, or half of a surrogate pair."""
+    for character in text:
+        if character == "\0" or "\ud800" <= character <= "\udfff":
+            raise BadInput(
+                f"the character U+{ord(character):04X} can't be handed to a program",
+                where=where,
+                expected="text in UTF-8",
+            )
+
+
 def _checked(value: Any, path: KeyPath) -> Any:
     """A copy in mappings with text keys, lists and scalars."""
     if isinstance(value, Mapping):
@@ -201,6 +213,7 @@ def _checked(value: Any, path: KeyPath) -> Any:
             expected="a finite number",
         )
     if isinstance(value, str):
+        refuse_unpassable(value, Where(key=dotted(path)))
         return str(value)
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -464,12 +477,7 @@ class _Builder:
 
     def text(self, node: _Node, path: KeyPath) -> str:
         text = cast("str", node.value)
-        for character in text:
-            if character == "\0" or "\ud800" <= character <= "\udfff":
-                raise BadInput(
-                    f"the character U+{ord(character):04X} can't be handed to a program",
-                    where=self.where(path, node.line),
-                )
+        refuse_unpassable(text, self.where(path, node.line))
         return text
 
     def where(self, path: KeyPath, line: int) -> Where:
@@ -489,10 +497,8 @@ _OTHER_IN_YAML_1_1 = re.compile(
 )
 """Plain text that a reader of either version takes for no text. Source: yaml.org/type."""
 
-_BLOCK = re.compile(
-    r"[^\s\x00-\x1f\x7f-\x9f\ufeff][^\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]*"
-)
-"""Text that can stand in a block scalar as it is: no control characters, no indented start."""
+_ESCAPED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+"""Characters that readers drop, or take for the end of a line."""
 
 
 def _plain(data: Any) -> Any:
@@ -517,10 +523,11 @@ def _representer() -> Any:
 
         def represent_text(self, data: str) -> Any:
             style = None
-            if "\n" in data:
-                ends = data.rstrip("\n")
-                tidy = ends == ends.rstrip() and " \n" not in data
-                style = "|" if tidy and _BLOCK.fullmatch(data) else '"'
+            if _ESCAPED.search(data):
+                style = '"'
+            elif "\n" in data:
+                ragged = data[0].isspace() or re.search(r"\s(\n|$)", data.rstrip("\n"))
+                style = '"' if ragged else "|"
             elif _OTHER_IN_YAML_1_1.fullmatch(data):
                 style = "'"
             return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
