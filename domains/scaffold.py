@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from string import Template
 from textwrap import wrap
 from typing import Any
 
@@ -39,7 +38,8 @@ def scaffold_config(recipe: str | None) -> str:
     said = found.document.data
     reasons = {entry.name: entry.reason for entry in found.manifest.entries}
     variable = said.get("treatment_variable")
-    return Template((TEMPLATES / "from_recipe.yaml").read_text(encoding="utf-8")).substitute(
+    return _fill(
+        "from_recipe.yaml.j2",
         recipe=found.name,
         summary=found.summary or "an experiment that is filled in already",
         domain=said["domain"],
@@ -80,15 +80,25 @@ def scaffold_domain(name: str) -> dict[Path, str]:
         "Class": "".join(part[:1].upper() + part[1:] for part in module.split("_")) + "Domain",
     }
 
-    def fill(template: str) -> str:
-        return Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(words)
-
     return {
-        Path(f"{module}.py"): fill("domain.py.txt"),
-        Path(f"{module}_stages.py"): fill("stages.py.txt"),
-        Path(f"test_{module}.py"): fill("test_domain.py.txt"),
-        Path(f"{name}.yaml"): fill("domain.yaml"),
+        Path(f"{module}.py"): _fill("domain.py.j2", **words),
+        Path(f"{module}_stages.py"): _fill("stages.py.j2", **words),
+        Path(f"test_{module}.py"): _fill("test_domain.py.j2", **words),
+        Path(f"{name}.yaml"): _fill("domain.yaml.j2", **words),
     }
+
+
+def _fill(template: str, **words: str) -> str:
+    """A template with its words filled in; a word that is missing is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # YAML and Python, not HTML
+    )
+    return environment.get_template(template).render(words)
 
 
 def _installed(module: str) -> bool:
