@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 MB = 10**6
@@ -27,16 +28,19 @@ def _touch(size: int, huge: bool = False) -> mmap.mmap:
     return block
 
 
-def runaway(rate_gb_s: float, processes: float = 1, limit_mb: float = 4000.0) -> None:
-    """Take memory at a rate, shared among processes, up to a limit."""
+def runaway(
+    rate_gb_s: float, processes: float = 1, limit_mb: float = 4000.0, start_mb: float = 0.0
+) -> None:
+    """Take memory at a rate, shared among processes, up to a limit; the first part at once."""
     for _ in range(int(processes) - 1):
         if os.fork() == 0:
             break
-    blocks = []
+    blocks = [_touch(int(start_mb * MB / processes))] if start_mb else []
     step_s = 0.001
     # Whole huge pages: at 2 GB/s small ones don't keep up.
     size = max(int(rate_gb_s * 1e9 * step_s / processes), 4096)
     began, taken = time.monotonic(), 0
+    limit_mb -= start_mb
     while taken * processes < limit_mb * MB:
         blocks.append(_touch(size, huge=size >= 1 << 21))
         taken += size
@@ -78,4 +82,5 @@ def share(mb: float, processes: float, hold_s: float = 0.5) -> None:
 
 if __name__ == "__main__":
     mode, text = sys.argv[1:]
-    {"runaway": runaway, "hold": hold, "share": share}[mode](**json.loads(text))
+    modes: dict[str, Callable[..., None]] = {"runaway": runaway, "hold": hold, "share": share}
+    modes[mode](**json.loads(text))

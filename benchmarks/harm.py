@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,17 +157,20 @@ class Requester:
         process: The process.
         tag: In the environment of all that the stage starts.
         folder: For the stage's output.
+        group_peak_mb: By how much the stage raised the memory of the group that both are in; an
+            account that is independent of the guard's. None without a group.
     """
 
     process: subprocess.Popen[str]
     tag: str
     folder: Path
-    answer: str = field(default="", repr=False)
+    group_peak_mb: float | None = None
 
     def outcome(self) -> StageOutcome:
         """Its outcome, when it has ended."""
-        self.answer, _ = self.process.communicate(timeout=PATIENCE_S)
-        fields = json.loads(self.answer.splitlines()[-1])
+        answer, _ = self.process.communicate(timeout=PATIENCE_S)
+        fields = json.loads(answer.splitlines()[-1])
+        self.group_peak_mb = fields.pop("group_peak_mb")
         fields["reason"] = EndReason(fields["reason"])
         fields["usage"] = Usage(**fields["usage"])
         fields["notes"] = tuple(fields["notes"])
@@ -249,13 +252,20 @@ def _request(text: str) -> None:
     launch = stage(
         Path(request["folder"]), *request["argv"], tag=request["tag"], **request["options"]
     )
+    group = Path(request["group"]) if request["group"] is not None else None
+    before = peak = None
     with Supervisor(mechanism=request["mechanism"]) as supervisor:
+        if group is not None:
+            supervisor.run(stage(launch.cwd, "true"))  # the supervisor's own memory is there now
+            before = reset_peak(group)
         signal.signal(signal.SIGUSR1, lambda *_: supervisor.cancel())
         try:
             outcome = supervisor.run(launch)
         except KeyboardInterrupt:
             outcome = StageOutcome(EndReason.CANCELLED, None, None, Usage(0.0), "Ctrl-C")
-    print(json.dumps(asdict(outcome)))
+        if group is not None and before is not None:
+            peak = peak_mb(group) - before
+    print(json.dumps({**asdict(outcome), "group_peak_mb": peak}))
 
 
 # How a stage is ended from outside

@@ -247,6 +247,7 @@ class Attendant:
             send(self._channel, Started(os.getpid()))
         parent = os.getpid()
         self._began = time.monotonic()
+        nice = os.nice(0)
         self._pid = os.fork()
         if self._pid == 0:
             _become(self._launch, self._mark, self._guard.join_fd, stdout, stderr, birth_in, parent)
@@ -255,6 +256,9 @@ class Attendant:
             stream.started()
         if self._launch.timeout_s is not None:
             self._deadline = self._began + self._launch.timeout_s
+        if self._guard.nice:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, 0, nice + self._guard.nice)
         self._guard.begin(self._pid, self._began)
         if self._watch is not None:
             self._watch_at = self._began

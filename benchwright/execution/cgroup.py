@@ -57,6 +57,24 @@ def own_memory_group(version: int) -> Group | None:
     return Group(path, version)
 
 
+def memory_limit() -> int | None:
+    """Lowest memory limit of the groups that this process is in, in bytes; None for none."""
+    limits = []
+    for version, name in ((1, "memory.limit_in_bytes"), (2, "memory.max")):
+        group = own_memory_group(version)
+        mount = _memory_mount(version)
+        if group is None or mount is None:
+            continue
+        path = group.path
+        while path.is_relative_to(mount[1]):
+            text = (read_proc(f"{path}/{name}") or b"").strip()
+            # Version 1 writes "no limit" as the largest number of whole pages in 63 bits.
+            if text.isdigit() and int(text) < 1 << 62:
+                limits.append(int(text))
+            path = path.parent
+    return min(limits, default=None)
+
+
 def is_root(path: Path, version: int) -> bool:
     """Whether a folder is the root of the machine's hierarchy, namespaces seen through.
 

@@ -22,6 +22,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +40,9 @@ POLL_S = 0.010
 
 POLL_SHORTEST_S = 0.001
 """Between two looks where the tree is about to pass its budget."""
+
+POLL_NICE = -10
+"""Where it is allowed: on a busy machine a look that comes late is memory that is taken."""
 
 POLL_MARGIN = 2.0
 """A look comes after 1/2 of the time that the tree needs to its budget at its present rate."""
@@ -86,11 +90,13 @@ class Guard:
     Attributes:
         name: Mechanism in force, as `Usage.guard` gives it.
         join_fd: The stage writes `0` here before it becomes its program; None without a group.
+        nice: What the guard's process adds to its niceness, where it may.
         event: Descriptor and poll mask that call for a look at once; None without one.
     """
 
     name = "none"
     join_fd: int | None = None
+    nice = 0
     event: tuple[int, int] | None = None
 
     def begin(self, pid: int, now: float) -> None:
@@ -332,6 +338,7 @@ class PollingGuard(Guard):
     def __init__(self, budget: int | None) -> None:
         self._budget = budget
         self.name = "polling" if budget is not None else "none"
+        self.nice = POLL_NICE if budget is not None else 0
         self._began = self._next = self._sample_at = 0.0
         self._peak = 0
         self._last: tuple[float, int] | None = None
@@ -370,15 +377,15 @@ class PollingGuard(Guard):
         bound = self._bound(sizes, now)
         if bound <= budget * PSS_EARLY:
             return None
-        known = self._pss is not None and all(pid in self._pss.sizes for pid in sizes)
+        if bound > budget or self._may_read(now):
+            self._meet(sizes, now)
+            bound = self._bound(sizes, now)
         if bound <= budget:
-            if not known and self._may_read(now):
-                self._read_pss(sizes, now)
             return None
-        # With all processes known the bound is tight: stop the tree before it is read.
-        stopped = set(sizes) if known else set()
+        # Only a bound that has proven tight is worth stopping the tree for.
+        stopped = set(sizes) if self._pss is not None and self._pss.tight else set()
         tell(stopped, signal.SIGSTOP)
-        exact = self._read_pss(sizes, now)
+        exact = self._read_all(sizes, now)
         if exact is not None and exact <= budget:
             tell(stopped, signal.SIGCONT)
             return None
@@ -433,26 +440,40 @@ class PollingGuard(Guard):
         known = self._pss
         return known is None or now - known.read_at > known.cost_s / PSS_SHARE
 
-    def _read_pss(self, sizes: dict[int, _Size], now: float) -> int | None:
+    def _meet(self, sizes: dict[int, _Size], now: float) -> None:
+        """Read the PSS of processes that are new since the last sum.
+
+        A fork is resident with all that it shares. What it shares is less than its PSS says for
+        the others, so the new sum is a bound again, though not a tight one.
+        """
+        known = self._pss
+        if known is None:
+            self._read_all(sizes, now)
+            return
+        new = sizes.keys() - known.sizes.keys()
+        if not new:
+            return
+        began = time.monotonic()
+        pss = _sum_of_pss(new)
+        if pss is not None:
+            old = {pid: size for pid, size in sizes.items() if pid not in new}
+            cost = known.cost_s + time.monotonic() - began
+            total = self._bound(old, now) + pss
+            self._pss = _PssSum(known.read_at, cost, total, sizes, tight=False)
+
+    def _read_all(self, sizes: dict[int, _Size], now: float) -> int | None:
         """Sum of PSS of the tree; None where a living process doesn't let it be read."""
         began = time.monotonic()
-        total = 0
-        for pid in sizes:
-            rollup = read_proc(f"/proc/{pid}/smaps_rollup")
-            if rollup is None or b"\nPss:" not in rollup:
-                stat = stat_of(pid)
-                if stat is not None and stat.state not in "ZX":
-                    return None
-                continue
-            total += int(rollup.split(b"\nPss:", 1)[1].split(None, 1)[0]) * 1024
-        self._pss = _PssSum(now, time.monotonic() - began, total, sizes)
+        total = _sum_of_pss(sizes)
+        if total is not None:
+            self._pss = _PssSum(now, time.monotonic() - began, total, sizes, tight=True)
         return total
 
     def _sample(self, sizes: dict[int, _Size], now: float) -> None:
         """Read PSS where it could be a new peak."""
         self._sample_at = now + _sample_interval(now - self._began)
         if self._bound(sizes, now) > self._peak and self._may_read(now):
-            self._peak = max(self._peak, self._read_pss(sizes, now) or 0)
+            self._peak = max(self._peak, self._read_all(sizes, now) or 0)
 
     def peak(self, largest_process: int | None) -> int | None:
         """The largest sum of PSS seen, or one process whose resident set was larger."""
@@ -472,12 +493,33 @@ class _Size(NamedTuple):
 
 
 class _PssSum(NamedTuple):
-    """A sum of PSS in bytes, what it took to read, and the sizes at that time by process."""
+    """A sum of PSS.
+
+    Attributes:
+        read_at: Monotonic time.
+        cost_s: What it took to read.
+        total: The sum in bytes.
+        sizes: What the processes' sizes were then.
+        tight: Whether all were read at that time; otherwise the sum is a bound.
+    """
 
     read_at: float
     cost_s: float
     total: int
     sizes: dict[int, _Size]
+    tight: bool
+
+
+def _sum_of_pss(pids: Iterable[int]) -> int | None:
+    """PSS of some processes in bytes; None where a living one doesn't let it be read."""
+    total = 0
+    for pid in pids:
+        rollup = read_proc(f"/proc/{pid}/smaps_rollup")
+        if rollup and b"\nPss:" in rollup:
+            total += int(rollup.split(b"\nPss:", 1)[1].split(None, 1)[0]) * 1024
+        elif (stat := stat_of(pid)) is not None and stat.state not in "ZX":
+            return None
+    return total
 
 
 def _sizes() -> dict[int, _Size]:
