@@ -43,7 +43,8 @@ def write_request(
     Args:
         request: File to write; readable by its owner only.
         stage: A stage with a `function`.
-        context: What the function receives.
+        context: What the function receives. Of its parameters only those that the stage's
+            `params` name, where it names any: what it can't see can't make a cached artifact stale.
         folder: The folder that the stage's relative paths start from; modules are looked for
             there first.
         result: File that the child writes the result to. An old one is removed.
@@ -57,7 +58,7 @@ def write_request(
         "paths": _import_paths(stage.function),
         "result": str(result),
         "context": {
-            "params": dict(context.params),
+            "params": _seen(stage, context.params),
             "inputs": {name: str(path) for name, path in context.inputs.items()},
             "outputs": {name: str(path) for name, path in context.outputs.items()},
             "results": dict(context.results),
@@ -100,6 +101,17 @@ def read_result(path: Path) -> Any:
             where=Where(file=path),
             hint="run again; the file was damaged after the function wrote it",
         ) from None
+
+
+def _seen(stage: Stage, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that the stage depends on; `a` in its `params` stands for `a.b` too."""
+    if not stage.params:
+        return dict(params)
+    return {
+        name: value
+        for name, value in params.items()
+        if any(name == own or name.startswith(f"{own}.") for own in stage.params)
+    }
 
 
 def _import_paths(function: str) -> list[str]:
@@ -150,12 +162,24 @@ def _approval(value: Approval) -> dict[str, Any]:
     }
 
 
+class _Params(dict[str, Any]):
+    """The parameters that a stage sees; another one is refused with what to do."""
+
+    def __missing__(self, name: str) -> Any:
+        raise BadInput(
+            f"this stage has no parameter '{name}'",
+            expected=", ".join(sorted(self)) or "no parameter at all",
+            hint="add it to the stage's `params`: what a stage uses decides when its artifacts"
+            " can be taken from the cache",
+        )
+
+
 def _context(content: Mapping[str, Any]) -> StageContext:
     return StageContext(
-        params={
-            name: tuple(value) if isinstance(value, list) else value
+        params=_Params(
+            (name, tuple(value) if isinstance(value, list) else value)
             for name, value in content["params"].items()
-        },
+        ),
         inputs={name: Path(path) for name, path in content["inputs"].items()},
         outputs={name: Path(path) for name, path in content["outputs"].items()},
         results=content["results"],

@@ -19,7 +19,8 @@ class StageContext:
     """What a stage that is a Python function receives.
 
     Attributes:
-        params: The arm's parameters by dotted name.
+        params: The arm's parameters by dotted name; those that the stage's `params` name, where
+            it names any.
         inputs: Paths of the artifacts of the stages it needs, by artifact name.
         outputs: Paths that it must create, by artifact name.
         results: What the stages in `needs` returned, by stage name (`step` and `gate` stages).

@@ -31,6 +31,8 @@ def give(context: StageContext):
 
 def ask(context): return Approval("May I?", "**why**", (1.0, 2.5))
 def nothing(context): return None
+def see(context): return sorted(context.params)
+def want(context): return context.params["a.b"]
 def fail(context): raise ValueError("the disk is made of cheese")
 def refuse(context): raise BadInput("size is negative", hint="use a positive one")
 def leave(context): os._exit(0)
@@ -51,8 +53,8 @@ def call(tmp_path: Path):
     (tmp_path / "json.py").write_text("raise RuntimeError('this folder is no library')")
     (tmp_path / "input").write_text("abc")
 
-    def call(function: str) -> tuple[subprocess.CompletedProcess[str], Path]:
-        stage = Stage(name="work", kind=StageKind.STEP, function=function)
+    def call(function: str, *params: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+        stage = Stage(name="work", kind=StageKind.STEP, function=function, params=params)
         request, result = tmp_path / "request.json", tmp_path / "result.json"
         context = StageContext(
             params={"a.b": 1, "list": (1, 2), "odd": "$(id) 'x'"},
@@ -87,6 +89,15 @@ def test_the_function_receives_its_context_and_its_result_comes_back(call, tmp_p
         "replicate": 3,
         "dir": str(tmp_path),
     }
+
+
+def test_a_function_sees_only_the_parameters_that_its_stage_names(call):
+    assert read_result(call("experiment:see")[1]) == ["a.b", "list", "odd"]
+    assert read_result(call("experiment:see", "a", "odd")[1]) == ["a.b", "odd"]
+    done, _ = call("experiment:want", "odd")
+    assert done.returncode == 1
+    assert done.stderr.startswith("this stage has no parameter 'a.b'\n  expected: odd\n")
+    assert "add it to the stage's `params`" in done.stderr
 
 
 def test_a_gate_can_ask_and_a_stage_can_give_nothing(call):
