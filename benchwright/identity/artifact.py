@@ -67,8 +67,9 @@ def _row(path: Path, staging: Path, artifact: str, stage: Stage, memo: DigestMem
 def _inner_link(path: Path, artifact: Path, stage: Stage) -> str:
     """A link's target, which must stay inside the artifact wherever that is moved."""
     target = os.readlink(path)  # noqa: PTH115 - the text as it is, not as a path
-    lexical = Path(os.path.normpath(path.parent / target))
-    inside = lexical.is_relative_to(artifact) and path.resolve().is_relative_to(artifact.resolve())
+    # realpath, since Path.resolve raises for a link that leads back to itself; that one stays.
+    real = Path(os.path.realpath(path))
+    inside = real.is_relative_to(os.path.realpath(artifact.parent) / Path(artifact.name))
     if path == artifact or Path(target).is_absolute() or not inside:
         raise StageFailed(
             f"stage '{stage.name}': the link '{path.relative_to(artifact.parent)}' leads out of "

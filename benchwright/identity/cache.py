@@ -246,7 +246,7 @@ class ArtifactCache:
             yield Build(outputs, _publish=lambda: self._publish(signature, stage, folder))
         finally:
             if staging is not None:
-                shutil.rmtree(staging, ignore_errors=True)
+                _discard(staging)
             lock.release(remove=True)
 
     def _builder_lock(
@@ -284,7 +284,7 @@ class ArtifactCache:
             with contextlib.suppress(FileNotFoundError):
                 place.rename(aside)
             staging.rename(place)
-            shutil.rmtree(aside, ignore_errors=True)
+            _discard(aside)
         except OSError as error:
             raise _cannot_write(self.root, stage.name, error) from error
         paths = {artifact: place / artifact for artifact in stage.produces}
@@ -294,14 +294,14 @@ class ArtifactCache:
         """Remove what dead builders of a signature left; its lock is ours, so they are dead."""
         for leftover in self._leftovers():
             if _owner(leftover) == name:
-                shutil.rmtree(leftover, ignore_errors=True)
+                _discard(leftover)
 
     def _sweep(self) -> None:
         """Remove what dead builders of any signature left: those whose lock is free."""
         for leftover in self._leftovers():
             lock = take(self._lock_file(_owner(leftover)), wait=False)
             if lock is not None:
-                shutil.rmtree(leftover, ignore_errors=True)
+                _discard(leftover)
                 lock.release(remove=True)
 
     def _leftovers(self) -> list[Path]:
@@ -416,7 +416,7 @@ class ArtifactCache:
             aside = self._staging / f"{entry.signature}-{secrets.token_hex(4)}"
             self._staging.mkdir(parents=True, exist_ok=True)
             entry.path.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            _discard(aside)
         except OSError:
             return False
         finally:
@@ -514,6 +514,15 @@ def _write_durably(path: Path, text: str) -> None:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder; what can't be removed now is left to a later sweep."""
+    # A program may leave folders that even their owner can't write into.
+    for place, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            Path(place).chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cannot_write(root: Path, stage: str, error: OSError) -> StageFailed:

@@ -12,7 +12,7 @@ from pathlib import Path
 class Lock:
     """A lock that is held: an open file description with a `flock` on it.
 
-    The descriptor is closed on exec, so that a stage's process never inherits it.
+    `os.open` makes descriptors that are closed on exec, so that no stage's process inherits it.
     """
 
     def __init__(self, file: Path, handle: int) -> None:
@@ -46,7 +46,7 @@ def take(file: Path, *, shared: bool = False, wait: bool = True) -> Lock | None:
     """
     operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     while True:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, operation)
             # Its holder may have deleted the file while we waited: then this lock locks nothing.

@@ -148,9 +148,8 @@ def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
         top = root / CGROUP / controllers
         if controllers and not top.exists():
             top = root / CGROUP / controller
-        # Inside a container the path may be the host's, and the group the mount's own root.
+        # Inside a container the path may be the host's, and nothing is there but the mount's root.
         here = top / path.lstrip("/")
-        here = here if here.exists() else top
         while here == top or top in here.parents:
             yield here, not controllers
             here = here.parent

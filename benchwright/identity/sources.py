@@ -213,7 +213,6 @@ def _from_files(node: ast.ImportFrom, path: Path, search: Sequence[Path]) -> Ite
         for _ in range(node.level - 1):
             package = package.parent
         search = (package,)
-        yield package / "__init__.py"
     if module:
         yield from module_files(module, search)
     for name in node.names:

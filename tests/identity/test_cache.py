@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,17 +197,36 @@ def test_a_build_that_is_not_published_leaves_nothing(cache: ArtifactCache) -> N
     assert nothing_is_left(cache)
 
 
-@pytest.mark.parametrize("target", ["/etc/hostname", "../words", "../../x", "segments/../../words"])
+@pytest.mark.parametrize(
+    "target",
+    ["/etc/hostname", "../words", "../../x", "segments/../../words", "segments/up/../words"],
+)
 def test_a_link_that_leads_out_of_its_artifact_is_refused(
     cache: ArtifactCache, target: str
 ) -> None:
     def make(index: Path, words: Path) -> None:
         fill(index, words)
+        (index / "segments" / "up").symlink_to("..")
         (index / "out").symlink_to(target)
 
     with pytest.raises(StageFailed, match="leads out of its artifact"):
         build(cache, make)
     assert nothing_is_left(cache)
+
+
+@pytest.mark.parametrize("target", ["segments/up/tool", "segments/not-there", "out"])
+def test_a_link_inside_its_artifact_is_kept_wherever_it_leads(
+    cache: ArtifactCache, target: str
+) -> None:
+    def make(index: Path, words: Path) -> None:
+        fill(index, words)
+        (index / "segments" / "up").symlink_to("..")
+        (index / "out").symlink_to(target)
+
+    build(cache, make)
+    found = cache.lookup(ONE)
+    assert found.hit, found.reason
+    assert (found.paths["index"] / "out").readlink() == Path(target)
 
 
 def test_an_artifact_that_is_itself_a_link_is_refused(cache: ArtifactCache) -> None:
@@ -379,6 +399,31 @@ def test_kill_9_at_any_moment_leaves_a_whole_entry_or_none(cache: ArtifactCache)
         assert not list((cache.root / ".staging").iterdir())
 
 
+def test_folders_that_no_one_may_write_into_are_removed_all_the_same() -> None:
+    # A user's, not root's, who may do anything.
+    with tempfile.TemporaryDirectory() as place:
+        if os.geteuid() == 0:
+            os.chown(place, 65534, 65534)
+
+        def attempt() -> None:
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            own = ArtifactCache(Path(place) / "cache")
+
+            def make(index: Path, words: Path) -> None:
+                fill(index, words)
+                (index / "segments").chmod(0o555)
+                index.chmod(0o555)
+                raise RuntimeError
+
+            with contextlib.suppress(RuntimeError):
+                build(own, make)
+            assert nothing_is_left(own)
+
+        child = forked(attempt)
+        assert os.waitpid(child, 0)[1] == 0
+
+
 # -- full disks ----------------------------------------------------------------------------------
 
 
@@ -480,6 +525,16 @@ def test_an_entry_that_a_run_holds_is_never_pruned(cache: ArtifactCache) -> None
         assert left(cache, signed) == [1]
     assert cache.prune(keep=0).removed
     assert left(cache, signed) == []
+
+
+def test_an_entry_that_is_taken_into_use_while_pruning_is_kept(
+    cache: ArtifactCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(cache)
+    with cache.holding(ONE):
+        monkeypatch.setattr(cache, "_is_locked", lambda name: False)  # as it was a moment ago
+        assert cache.prune(keep=0).removed == ()
+    assert cache.lookup(ONE).hit
 
 
 def test_two_runs_may_hold_one_entry(cache: ArtifactCache) -> None:

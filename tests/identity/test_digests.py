@@ -126,3 +126,24 @@ def test_a_memo_that_can_not_be_written_is_no_error(tmp_path: Path) -> None:
     memo.of(tmp_path / "big")
     memo.save()
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big = tmp_path / "big"
+    big.write_bytes(BIG)
+    real = hashlib.file_digest
+
+    def changing(stream, name):  # type: ignore[no-untyped-def]
+        found = real(stream, name)
+        with big.open("ab") as more:
+            more.write(b"y")
+        return found
+
+    memo = DigestMemo(tmp_path / "memo.json")
+    monkeypatch.setattr(hashlib, "file_digest", changing)
+    memo.of(big)
+    memo.save()
+    assert not (tmp_path / "memo.json").exists()

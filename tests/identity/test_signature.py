@@ -408,3 +408,30 @@ def test_an_exported_parameter_is_named_once_and_not_as_a_variable(folder: Path)
         for model in ("small", "large")
     )
     assert_changed(new, old, 'parameter base_model: "small" -> "large"')
+
+
+def test_a_script_behind_a_link_finds_what_lies_beside_its_target(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tools").mkdir()
+    write(tmp_path / "tools/real.py", "import beside\n")
+    write(tmp_path / "tools/beside.py", "")
+    (folder / "linked.py").symlink_to(tmp_path / "tools/real.py")
+    old = signed(folder, command="python3 linked.py <out:index>")
+    (tmp_path / "tools/beside.py").write_text("x = 1\n")
+    new = signed(folder, command="python3 linked.py <out:index>")
+    assert new.digest != old.digest
+    assert "beside.py changed" in explain(new, old.parts)
+
+
+def test_of_absolute_names_in_a_script_only_what_is_sourced_or_run_counts(
+    folder: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "library.sh", "")
+    write(tmp_path / "program", "", mode=0o755)
+    write(tmp_path / "scratch.log", "")
+    script = f". {tmp_path}/library.sh\n{tmp_path}/program | tee {tmp_path}/scratch.log\n"
+    write(folder / "build_index.sh", script)
+    names = {Path(name.partition(" ")[2]).name for name in signed(folder).parts}
+    assert {"library.sh", "program"} <= names
+    assert "scratch.log" not in names
