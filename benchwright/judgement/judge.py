@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from benchwright.judgement import gate1, gate2
-from benchwright.judgement.decide import MIN_UNITS, Contrast, contrast, decide, summarise
+from benchwright.judgement.decide import MIN_UNITS, contrast, decide, summarise
 from benchwright.judgement.guardrails import floor, guard
 from benchwright.judgement.hypothesis import judge_hypothesis, named_metrics
 from benchwright.judgement.reproduction import Reproduction, reproduction
@@ -62,10 +62,13 @@ def judge_run(view: RunView, priors: Sequence[RunView] = ()) -> Judgement:
         if one.baseline.kind is UnitKind.ITEM and one.treatment.kind is UnitKind.ITEM
         for finding in gate2.items_differ(one.metric.name, one.baseline, one.treatment)
     ]
-    verdicts = decide(_withheld(contrasts, findings))
+    withheld = [finding.message for finding in findings if finding.code in WITHHOLDING]
+    if withheld:
+        contrasts = [replace(one, obstacle=f"Not compared. {withheld[0]}") for one in contrasts]
+    verdicts = decide(contrasts)
     guardrails = _guardrails(metrics, baseline, treatments)
     verdicts = with_guardrails(verdicts, guardrails)
-    findings += result_findings(verdicts, guardrails)
+    findings += result_findings(() if withheld else verdicts, guardrails)
     findings += _stability(view, arms, metrics)
 
     summaries = {
@@ -167,14 +170,6 @@ def _missing(view: RunView, units: dict[str, dict[str, Units]]) -> Iterable[Find
                     metric=metric.name,
                     arm=arm,
                 )
-
-
-def _withheld(contrasts: Sequence[Contrast], findings: Sequence[Finding]) -> list[Contrast]:
-    """The contrasts, each with the obstacle that a failed gate puts in its way."""
-    reasons = [finding.message for finding in findings if finding.code in WITHHOLDING]
-    if not reasons:
-        return list(contrasts)
-    return [replace(one, obstacle=f"Not compared. {reasons[0]}") for one in contrasts]
 
 
 def _guardrails(
