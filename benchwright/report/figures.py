@@ -79,7 +79,7 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
     """An axis: a thin line, faint grid, its title given."""
     return {
-        "title": {"text": title, "standoff": 8},
+        "title": {"text": title, "standoff": 8, "font": {"size": 13}},
         "gridcolor": FAINT,
         "linecolor": "#8a929b",
         "zeroline": False,
@@ -508,6 +508,8 @@ def _resources(record: RunRecord) -> Iterable[Figure]:
                 for minutes, sample in thin(timed, MOST_POINTS)
                 if sample.arm == arm and read(sample) is not None
             ]
+            # The legend shows the first marker: a full one, not a warm-up's.
+            found.sort(key=lambda entry: entry[1].warmup)
             known += len(found)
             colour, marker = style(index)
             suffix = "" if panel == 1 else str(panel)

@@ -11,10 +11,10 @@ from benchwright.report import numbers
 from benchwright.report.plain import cut
 from benchwright.spec.model import StageKind
 
-WIDTH, GAP_X, GAP_Y = 226, 56, 22
-_LINE, _HEAD = 19, 52
+WIDTH, GAP_X, GAP_Y = 300, 56, 22
+_LINE, _HEAD = 19, 56
 _LINES_SHOWN = 5
-_TEXT = 31
+_TEXT = 37
 """Characters that fit on a line of a box."""
 
 
@@ -108,8 +108,9 @@ def _lines(record: RunRecord, name: str, kind: StageKind) -> tuple[Line, ...]:
                 s for s in record.view.samples if (s.stage, s.arm, s.warmup) == (name, arm, False)
             ]
             failed = sum(not sample.ok for sample in counted)
-            what = count(len(counted), "replicate")
-            lines.append(Line(_two(arm, f"{what}, {failed} failed" if failed else what)))
+            whole = count(len(counted), "replicate")
+            what = f"{len(counted) - failed} of {whole}" if failed else whole
+            lines.append(Line(_two(arm, what)))
     if len(lines) > _LINES_SHOWN:
         rest = len(lines) - _LINES_SHOWN + 1
         lines = [*lines[: _LINES_SHOWN - 1], Line(f"and {rest} more")]

@@ -215,7 +215,7 @@ def _primary(record: RunRecord, around: Background) -> Iterable[Block]:
         return
     if judgement.verdicts:
         yield Table(
-            "Primary metrics: the treatment against the baseline",
+            "The treatment against the baseline",
             (
                 "Metric",
                 "Arm",
@@ -224,7 +224,7 @@ def _primary(record: RunRecord, around: Background) -> Iterable[Block]:
                 "Observed",
                 "Prior",
                 "Change",
-                "Interval",
+                f"{_levels(judgement.verdicts)} interval",
                 "Decision",
             ),
             tuple(_verdict_row(record, verdict, around) for verdict in judgement.verdicts),
@@ -240,6 +240,14 @@ def _expected(record: RunRecord, metric: Metric) -> str:
     return text if metric.name in text else "not stated"
 
 
+def _levels(verdicts: Sequence[Verdict]) -> str:
+    """The confidence of the intervals: one figure, or the range where they share an error."""
+    known = sorted(
+        {verdict.interval.level: numbers.level(verdict.interval) for verdict in verdicts}.items()
+    )
+    return known[0][1] if len(known) == 1 else f"{known[0][1]} to {known[-1][1]}"
+
+
 def _verdict_row(record: RunRecord, verdict: Verdict, around: Background) -> tuple[str, ...]:
     metric = verdict.metric
     return (
@@ -250,7 +258,7 @@ def _verdict_row(record: RunRecord, verdict: Verdict, around: Background) -> tup
         numbers.quantity(verdict.treatment.mean, metric.unit),
         _prior(around, verdict.treatment.arm, metric),
         numbers.effect(verdict.effect, metric),
-        f"{numbers.interval(verdict.interval, metric)} ({numbers.level(verdict.interval)})",
+        numbers.interval(verdict.interval, metric),
         str(verdict.decision),
     )
 

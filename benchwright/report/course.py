@@ -1,0 +1,294 @@
+"""A metric's course over runs: read from their results, drawn in the terminal and in HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchwright.errors import BadInput, Where
+from benchwright.record.store import RunFolder
+from benchwright.report import numbers
+from benchwright.report.plain import cut, one_line
+
+if TYPE_CHECKING:
+    from benchwright.judgement.verdict import ArmSummary
+    from benchwright.report.figures import Figure
+    from benchwright.spec.model import Metric
+
+MOST_RUNS = 100
+"""Latest runs that a course shows; older ones are a page of history away."""
+
+_HEIGHT = 11
+_WIDTH = 72
+_MARKS = {"RELIABLE": "●", "QUALIFIED": "◆", "EXPLORATORY": "○", "UNRELIABLE": "×"}
+_UNTAGGED = "·"
+_PLOTLY_MARKS = {
+    "RELIABLE": "circle",
+    "QUALIFIED": "diamond",
+    "EXPLORATORY": "circle-open",
+    "UNRELIABLE": "x-thin-open",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run's value of the metric in one arm.
+
+    Attributes:
+        run_id, created, tag, arm: Whose value it is; the tag is the one of today.
+        value: Mean of the arm's units.
+        low, high: 95 % interval of the mean; None where there is one unit.
+        n: Units.
+    """
+
+    run_id: str
+    created: str
+    tag: str
+    arm: str
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A metric over runs.
+
+    Attributes:
+        metric: The metric, as the newest run that has it declares it.
+        points: Oldest run first; in a run by arm.
+        left_out: Sentences on runs that aren't shown.
+    """
+
+    metric: Metric
+    points: tuple[Point, ...]
+    left_out: tuple[str, ...] = ()
+
+    def by_arm(self) -> dict[str, list[Point]]:
+        """The points of each arm, in the order in which the newest run has them."""
+        arms = dict.fromkeys(point.arm for point in reversed(self.points))
+        return {arm: [point for point in self.points if point.arm == arm] for arm in arms}
+
+
+def course_of(home: Path, run_ids: Sequence[str], metric: str) -> Course:
+    """The course of a metric over these runs, the oldest first.
+
+    Raises:
+        BadInput: None of them measured it; names the metrics that they did measure.
+    """
+    from benchwright.spec.model import Metric, Role
+
+    shown = run_ids[-MOST_RUNS:]
+    points: list[Point] = []
+    left_out = [f"{len(run_ids) - len(shown)} older runs"] if len(run_ids) > len(shown) else []
+    declared: Metric | None = None
+    others: dict[str, None] = {}
+    for run_id in shown:
+        try:
+            view = RunFolder(home, run_id).view(samples=False)
+        except BadInput as problem:
+            left_out.append(f"{run_id} can't be read: {problem.what}")
+            continue
+        if view.judgement is None:
+            continue
+        for arm, summaries in view.judgement.summaries.items():
+            others.update(dict.fromkeys(summaries))
+            summary = summaries.get(metric)
+            if summary is None or summary.mean is None:
+                continue
+            known = next((m for m in view.config.metrics if m.name == metric), None)
+            declared = known or declared or Metric(name=metric, role=Role.SECONDARY)
+            low, high = _interval(summary, declared)
+            points.append(
+                Point(
+                    run_id,
+                    view.created,
+                    str(view.tag or ""),
+                    arm,
+                    summary.mean,
+                    low,
+                    high,
+                    summary.n,
+                )
+            )
+    if declared is None:
+        raise BadInput(
+            f"none of {len(run_ids)} runs measured {metric!r}",
+            where=Where(key="--metric"),
+            expected=f"one of {', '.join(others)}" if others else "a metric of a judged run",
+        )
+    return Course(declared, tuple(points), tuple(left_out))
+
+
+def _interval(summary: ArmSummary, metric: Metric) -> tuple[float | None, float | None]:
+    """The 95 % interval of an arm's mean, from its spread (Student's t)."""
+    from benchwright.judgement.statistics import t_quantile
+    from benchwright.spec.model import Scale
+
+    if summary.n < 2 or summary.spread is None or summary.mean is None:
+        return None, None
+    deviation = summary.spread
+    if metric.scale is Scale.RATIO:
+        deviation *= abs(summary.mean)
+    half = t_quantile(summary.n - 1, 0.975) * deviation / math.sqrt(summary.n)
+    return summary.mean - half, summary.mean + half
+
+
+def render_course(course: Course, *, color: bool = False) -> str:
+    """The course as a plot in characters, one for each arm."""
+    parts = []
+    for arm, points in course.by_arm().items():
+        unit = f" ({course.metric.unit})" if course.metric.unit else ""
+        heading = one_line(f"{course.metric.name}{unit} with {arm}, {len(points)} runs")
+        parts.append(f"\x1b[1m{heading}\x1b[0m" if color else heading)
+        parts += _plot(points)
+        parts.append("")
+    marks = "  ".join(f"{mark} {tag}" for tag, mark in _MARKS.items())
+    parts.append(f"{marks}  ░ 95 % interval of the mean")
+    parts += [f"not shown: {one_line(reason)}" for reason in course.left_out]
+    return "\n".join(parts) + "\n"
+
+
+def _plot(points: Sequence[Point]) -> list[str]:
+    """Rows of a plot: values upwards, runs to the right, the interval as a band behind."""
+    hidden = len(points) - _WIDTH
+    points = points[-_WIDTH:]
+    ends = [end for p in points for end in (p.low, p.value, p.high) if end is not None]
+    low, high = min(ends), max(ends)
+    if low == high:
+        room = abs(low) * 0.05 or 1.0
+        low, high = low - room, high + room
+    step = max(1, min(6, _WIDTH // len(points)))
+
+    def row_of(value: float) -> int:
+        return round((high - value) / (high - low) * (_HEIGHT - 1))
+
+    grid = [[" "] * (step * len(points)) for _ in range(_HEIGHT)]
+    for number, point in enumerate(points):
+        if point.low is not None and point.high is not None:
+            for row in range(row_of(point.high), row_of(point.low) + 1):
+                for column in range(number * step, number * step + step):
+                    grid[row][column] = "░"
+        grid[row_of(point.value)][number * step + step // 2] = _MARKS.get(point.tag, _UNTAGGED)
+    labels = {
+        0: numbers.figure(high),
+        _HEIGHT // 2: numbers.figure((low + high) / 2),
+        _HEIGHT - 1: numbers.figure(low),
+    }
+    width = max(map(len, labels.values()))
+    rows = [
+        f"{labels.get(number, ''):>{width}} ┤{''.join(row)}".rstrip()
+        for number, row in enumerate(grid)
+    ]
+    rows.append(f"{'':>{width}} └{'─' * (step * len(points))}")
+    first, last = points[0].created[:10], points[-1].created[:10]
+    between = max(1, step * len(points) - len(first) - len(last))
+    dates = first if first == last else f"{first}{'':{between}}{last}"
+    rows.append(f"{'':>{width}}  {dates}" + (f"  ({hidden} older)" if hidden > 0 else ""))
+    return rows
+
+
+def render_course_html(course: Course) -> str:
+    """The course as one self-contained page."""
+    from benchwright.report.html import render_page
+
+    return render_page(
+        "course.html.j2",
+        drawn := tuple(_figures(course)),
+        title=one_line(f"Course of {course.metric.name}"),
+        figures_shown=drawn,
+        meaning=course.metric.meaning,
+        table=_table(course),
+        left_out=course.left_out,
+    )
+
+
+def _figures(course: Course) -> Iterable[Figure]:
+    from benchwright.report.figures import Figure, axis, label, layout, style, with_unit
+
+    data: list[dict[str, Any]] = []
+    for index, (arm, points) in enumerate(course.by_arm().items()):
+        colour, _ = style(index)
+        times = [point.created for point in points]
+        banded = [p for p in points if p.low is not None and p.high is not None]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [p.created for p in banded] + [p.created for p in reversed(banded)],
+                "y": [p.high for p in banded] + [p.low for p in reversed(banded)],
+                "fill": "toself",
+                "fillcolor": colour,
+                "opacity": 0.18,
+                "line": {"width": 0},
+                "hoverinfo": "skip",
+                "showlegend": False,
+            }
+        )
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": label(arm),
+                "x": times,
+                "y": [point.value for point in points],
+                "text": [
+                    f"{label(point.run_id)}<br>{label(point.tag or 'not judged')}<br>"
+                    f"{label(numbers.quantity(point.value, course.metric.unit))}"
+                    for point in points
+                ],
+                "hoverinfo": "text",
+                "line": {"color": colour, "width": 1.5},
+                "marker": {
+                    "color": colour,
+                    "size": 10,
+                    "line": {"color": colour, "width": 2},
+                    "symbol": [_PLOTLY_MARKS.get(point.tag, "circle-dot") for point in points],
+                },
+            }
+        )
+    yield Figure(
+        key="course",
+        caption=(
+            "Mean of each run with the 95 % interval of the mean as a band. Full circle: "
+            "RELIABLE, diamond: QUALIFIED, open circle: EXPLORATORY, cross: UNRELIABLE."
+        ),
+        alt=f"{course.metric.name} over {len(course.points)} runs and arms; see the table below.",
+        data=tuple(data),
+        layout=layout(
+            420,
+            showlegend=True,
+            xaxis=axis("start of the run"),
+            yaxis=axis(with_unit(course.metric)),
+        ),
+        height=420,
+    )
+
+
+def _table(course: Course) -> Any:
+    from benchwright.report.sections import Table, moment
+
+    unit = course.metric.unit
+    return Table(
+        "Every run",
+        ("Run", "Started", "Tag", "Arm", "n", "Mean", "95 % interval"),
+        tuple(
+            (
+                point.run_id,
+                moment(point.created),
+                point.tag or "not judged",
+                cut(point.arm, 60),
+                str(point.n),
+                numbers.quantity(point.value, unit),
+                numbers.UNKNOWN
+                if point.low is None
+                else f"{numbers.quantity(point.low, unit)} to {numbers.quantity(point.high, unit)}",
+            )
+            for point in course.points
+        ),
+        frozenset({4, 5, 6}),
+    )
