@@ -12,6 +12,9 @@ import pytest
 from deployments.local import client
 from deployments.local.state import locked, open_lock, take
 
+# Prefect's client sends usage data when it is imported, unless it finds this.
+os.environ["DO_NOT_TRACK"] = "1"
+
 TEST_IDLE_S = 600.0
 """What a test session starts ends by itself, should the session be killed (seconds)."""
 

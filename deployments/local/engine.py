@@ -7,10 +7,11 @@ thread and runs nothing of a user's: a run can't slow it down, and a fork copies
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import gc
 import importlib
-import importlib.util
+import logging
 import os
 import random
 import selectors
@@ -476,8 +477,32 @@ class Engine:
             return True
 
 
+class QuickExit:
+    """Leaves out the last step of a run's end: taking down some thousand loaded modules.
+
+    It takes 0.08 s and gives nothing back that the kernel doesn't. Its `leave` is registered
+    before Prefect is imported, so of all exit functions it comes last: threads have been waited
+    for, and Prefect has sent its events, by then.
+    """
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        atexit.register(self.leave)
+
+    def leave(self) -> None:
+        """End the process with the code of its run; nothing in a process that has none."""
+        if self.code is None:
+            return
+        logging.shutdown()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(self.code & 0xFF)
+
+
 def main() -> int:
     """The engine's process, and after a fork a run's."""
+    quick = QuickExit()
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--key", required=True)
@@ -513,7 +538,8 @@ def main() -> int:
     # From here on this is a run's process.
     api_url = os.environ["PREFECT_API_URL"]
     del engine, listener
-    return run(home, api_url, request)
+    quick.code = run(home, api_url, request)
+    return quick.code
 
 
 def warm_up(entry: str) -> None:

@@ -87,6 +87,25 @@ def fail(run_dir: Path, argument: str) -> int:
     raise RuntimeError("a mistake of the application")
 
 
+def leave(run_dir: Path, code: str) -> int:
+    """Leave a thread and an exit function behind, which Prefect does too."""
+    import atexit
+    import threading
+
+    def last() -> None:
+        with (run_dir / "left").open("a") as file:
+            file.write(", then exit function")
+        print("printed last")
+
+    def thread() -> None:
+        time.sleep(0.05)
+        (run_dir / "left").write_text("thread")
+
+    atexit.register(last)
+    threading.Thread(target=thread).start()
+    return int(code)
+
+
 def rise(run_dir: Path, argument: str) -> int:
     """Random numbers from each source that a fork could share."""
     import random
@@ -160,6 +179,7 @@ ACTIONS = {
     "interrupted": interrupted,
     "stubborn": stubborn,
     "fail": fail,
+    "leave": leave,
     "rise": rise,
     "tasks": tasks,
 }
