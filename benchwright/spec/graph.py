@@ -232,7 +232,7 @@ def _check_values(config: BenchmarkConfig, name: str, locate: Locate) -> None:
         )
     seen: dict[str, int] = {}
     for place, value in enumerate(config.treatment_values):
-        text = as_text(tuple(value) if isinstance(value, list) else value)
+        text = as_text(value)
         if text in seen:
             raise BadInput(
                 f"the treatment value {text} stands twice: a program receives both as `{text}`",

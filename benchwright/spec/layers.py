@@ -79,7 +79,8 @@ class Layers:
             for name, part in value.items():
                 self._lay(below, (*path, name), part, layer, (*said, name))
             return
-        self._forget_below(path)
+        if isinstance(into.get(key), dict | list):
+            self._forget_below(path)
         into[key] = copy.deepcopy(value)
         if isinstance(value, list):
             for place, part in enumerate(value):

@@ -31,6 +31,13 @@ def _env_text(value: Any) -> Any:
     return value if value is None else as_text(value) if isinstance(value, Scalar) else value
 
 
+def _tuples(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+
+
+TreatmentValues = Annotated[tuple[Any, ...], AfterValidator(_tuples)]
+"""The treatment's values; a list among them is one value, a tuple as in `flat_params`."""
+
 EnvValue = Annotated[str | None, BeforeValidator(_env_text)]
 """An environment variable's value; a number or a boolean becomes the text that was written."""
 
@@ -249,7 +256,7 @@ class BenchmarkConfig(Frozen):
     """Left out for a typed domain, which makes its own."""
     treatment_variable: str | None = None
     """Dotted name of the one parameter that differs between arms; none: a run without arms."""
-    treatment_values: tuple[Any, ...] = ()
+    treatment_values: TreatmentValues = ()
     """The treatment's values; the baseline's is the one in `params`."""
     metrics: tuple[Metric, ...] = ()
     replication: Replication = Replication()

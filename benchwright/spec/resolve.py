@@ -36,7 +36,7 @@ from benchwright.spec.source import (
     read_yaml,
 )
 from benchwright.spec.suggest import did_you_mean, nearest, one_of
-from benchwright.spec.values import as_text
+from benchwright.spec.values import Value, as_text
 
 _YAML_FILE = (".yaml", ".yml")
 
@@ -468,7 +468,7 @@ class _Resolver:
             says_nothing = value in (None, "", [], {}) or path[0] == "stages"
             if origin == "default" and says_nothing:
                 continue
-            text = as_text(tuple(value) if isinstance(value, list) else value)
+            text = as_text(_hashable(value))
             provenance[dotted(path, data)] = Provenance(origin, where, text)
         return provenance
 
@@ -510,6 +510,11 @@ def _named_metrics(data: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         name = metric.get("name") if isinstance(metric, Mapping) else None
         if isinstance(name, str):
             yield place, name
+
+
+def _hashable(value: Any) -> Value:
+    """A value with tuples for its lists, as parameters have them."""
+    return tuple(_hashable(part) for part in value) if isinstance(value, list) else value  # type: ignore[misc]
 
 
 def _named_stages(stages: Sequence[Stage]) -> dict[str, Stage]:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +27,7 @@ MAX_BYTES = 4_000_000
 """Largest file that is read; more is data, not a configuration."""
 MAX_DEPTH = 50
 """Deepest nesting that is read."""
-MAX_VALUES = 100_000
+MAX_VALUES = 20_000
 """Values in a document, aliases written out: an alias of aliases grows exponentially."""
 
 _NULL = re.compile(r"~|null|Null|NULL|")
@@ -94,7 +95,7 @@ def dotted(path: KeyPath, data: Any = None) -> str:
     return text.removeprefix(".")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """What a file says, and where.
 
@@ -107,8 +108,8 @@ class Document:
 
     file: Path | None
     data: dict[str, Any]
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    texts: Mapping[KeyPath, str] = field(default_factory=dict)
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    texts: dict[KeyPath, str] = field(default_factory=dict)
 
     def where(self, key: KeyPath | str) -> Where:
         """The place of a key; of the nearest key above it, where the document lacks it."""
@@ -123,11 +124,15 @@ class Document:
 
     def path(self, key: str) -> KeyPath:
         """The key path of a dotted name; a path of its parts, where the document lacks it."""
-        for path in self.lines:
-            if dotted(path, self.data) == key:
-                return path
+        if key in self._by_name:
+            return self._by_name[key]
         parent, _, last = key.rpartition(".")
         return (*self.path(parent), last) if parent else (last,)
+
+    @cached_property
+    def _by_name(self) -> dict[str, KeyPath]:
+        """The first key path of each dotted name."""
+        return {dotted(path, self.data): path for path in reversed(self.lines)}
 
     def written(self, path: KeyPath) -> str | None:
         """The scalar's text as its author wrote it; None where it is no unquoted scalar."""

@@ -209,7 +209,9 @@ def _looks_meant(place: _Place, declared: Collection[str], elsewhere: Mapping[st
         return False
     if name.raw or name.name in elsewhere:
         return True
-    if nearest(name.name, declared, MEANT) is not None:
+    # `{id}` in quotes is the program's own more often than `run.id` without its `run.`.
+    own = [known for known in declared if known not in RUN_NAMES]
+    if nearest(name.name, own, MEANT) is not None:
         return True
     if name.context is Context.HERE_DOCUMENT:
         # Programs in here-documents have braces of their own, and no way to quote them.
@@ -225,20 +227,20 @@ def _undeclared(
     place: _Place, declared: Collection[str], elsewhere: Mapping[str, str], where: Where | None
 ) -> BadInput:
     name = place.name.name
-    advice = elsewhere.get(name)
-    if advice is None:
-        match = nearest(name, [*declared, *elsewhere])
-        if match is not None:
-            advice = f"did you mean `{{{match}}}`?"
-            if match in elsewhere:
-                advice += f" then {elsewhere[match]}"
-        else:
-            advice = _literally(place)
+    match = nearest(name, [*declared, *elsewhere])
+    if name in elsewhere:
+        advice = elsewhere[name]
+    elif match is None:
+        advice = "declare it under `params:`"
+    else:
+        advice = f"did you mean `{{{match}}}`?"
+        if match in elsewhere:
+            advice += f" then {elsewhere[match]}"
     return BadInput(
         f"`{place.text}` ({_line(place)}{place.name.context}) is no declared name",
         where=where,
         expected=one_of(sorted(declared)),
-        hint=advice,
+        hint=f"{advice}; if the program is to receive the braces, {_literally(place)}",
     )
 
 
@@ -246,14 +248,11 @@ def _literally(place: _Place) -> str:
     """How to write the braces so that the program receives them."""
     inner = place.text[1:]
     ways = {
-        Context.OUTSIDE: f"write '{place.text}' in quotes"
-        if "." not in inner
-        else f"write \\{{{inner}",
+        Context.OUTSIDE: f"write \\{{{inner}",
         Context.SINGLE: f"write {{''{inner}",
         Context.DOUBLE: f'write {{""{inner}',
     }
-    way = ways.get(place.name.context, "put them into a script")
-    return f"declare it under `params:`; if the program is to receive the braces, {way}"
+    return ways.get(place.name.context, "put them into a script")
 
 
 def _unquotable(place: _Place, where: Where | None) -> BadInput:
@@ -279,7 +278,8 @@ def variable(name: str) -> str:
 
 # --- quoting -----------------------------------------------------------------------------------
 
-_BARE = re.compile(r"[A-Za-z0-9_./:@+-]+")
+_BARE = re.compile(r"(-?[0-9]|[A-Za-z_./:@+])[A-Za-z0-9_./:@+-]*")
+"""Words without a meaning of their own; `-a` is an operator inside `[[ ]]`."""
 _RESERVED = frozenset(
     {"if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for"}
     | {"select", "function", "in", "time", "coproc"}
@@ -368,12 +368,14 @@ class _Frame:
         parens: Parentheses open in it.
         cases: `case` without its `esac`: their patterns end in a `)` that closes nothing.
         command: Whether the next word is a command's name.
+        quoted: For backticks: whether they stand inside double quotes.
     """
 
     mode: _Mode
     parens: int = 0
     cases: int = 0
     command: bool = True
+    quoted: bool = False
 
 
 @dataclass(slots=True)
@@ -527,6 +529,9 @@ class _Lexer:
         elif here == "'":
             self.open(_Mode.SINGLE, 1)
         elif here == '"':
+            if any(frame.quoted for frame in self.stack):
+                # Bash 5.2 reads such quotes by other rules: "`p "<({"`" is an error to it.
+                self.give_up('"..." inside backticks inside "..."; $(...) is clearer')
             self.open(_Mode.DOUBLE, 1)
         elif here == "`":
             self.backtick()
@@ -564,7 +569,9 @@ class _Lexer:
             (n for n, frame in enumerate(self.stack) if frame.mode is _Mode.BACKTICK), None
         )
         if depth is None:
+            quoted = self.double_quoted()
             self.open(_Mode.BACKTICK, 1)
+            self.stack[-1].quoted = quoted
             return
         if depth != len(self.stack) - 1:
             self.give_up("a backtick inside backticks; $(...) is clearer")
@@ -666,7 +673,7 @@ class _Lexer:
         if match is None:
             return False
         self.literal(match.start())
-        backticks = [n for n, frame in enumerate(self.stack) if frame.mode is _Mode.BACKTICK]
+        backticks = [frame for frame in self.stack if frame.mode is _Mode.BACKTICK]
         context = context or _CONTEXTS[self.stack[-1].mode]
         if self.lost and context is not Context.COMMENT:
             context = Context.UNCERTAIN
@@ -678,11 +685,7 @@ class _Lexer:
                 before=self.text[match.start() - 1 : match.start()],
                 after=self.text[match.end() : match.end() + 1],
                 backtick=bool(backticks),
-                backtick_quoted=any(
-                    frame.mode is _Mode.DOUBLE for frame in self.stack[: backticks[0]]
-                )
-                if backticks
-                else False,
+                backtick_quoted=any(frame.quoted for frame in backticks),
                 why=self.lost,
             )
         )

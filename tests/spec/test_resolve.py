@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from benchwright.spec.model import BenchmarkConfig, Metric, Role, Stage, StageKi
 from benchwright.spec.recipe import RecipeLibrary
 from benchwright.spec.resolve import Resolved, from_mapping, resolve
 from benchwright.spec.source import dump_yaml, read_yaml
+from benchwright.spec.template import parse
+from benchwright.spec.values import as_text
 
 RECIPE = """\
 summary: does merging make it faster?
@@ -310,6 +313,33 @@ def test_a_parameter_of_the_manifest_can_be_set_though_no_file_declares_it(place
     found = place.resolve(SAMPLE, overrides=["tokenizer=010"])
     assert found.config.flat_params["tokenizer"] == "010"
     assert found.missing == ()
+
+
+@pytest.mark.parametrize(
+    "written", ["on", "no", "010", "12:30", "1_000", "1,25", "it's", "a#b", "a%s|{x}"]
+)
+def test_what_the_author_wrote_reaches_the_program_as_value_and_under_any_key(
+    place: Place, written: str
+) -> None:
+    key = written if written in ("on", "no", "010", "12:30", "1_000") else "size2"
+    text = ALONE.replace("size: 10", f"size: 10\n  {key}: {written}")
+    found = place.resolve(text.replace("{size}", f"{{{key}}}", 1).replace("./run", "printf %s"))
+    values = {name: as_text(value) for name, value in found.config.flat_params.items()}
+    command = parse(found.config.stages[0].cmd or "").render(values)
+    assert subprocess.check_output(["bash", "-c", command]).decode() == written
+
+
+def test_a_list_among_the_treatment_values_is_one_value(place: Place) -> None:
+    text = ALONE.replace("size: 10", "size: [1, 2]")
+    found = place.resolve("treatment_variable: size\ntreatment_values: [[3, 4], 5]\n" + text)
+    assert [arm.name for arm in expand_arms(found.config)] == ["size=1,2", "size=3,4", "size=5"]
+    assert found.provenance["treatment_values"].value_text == "3,4,5"
+
+
+def test_numbers_of_any_size_stay_exact(place: Place) -> None:
+    text = ALONE.replace("size: 10", f"size: {10**40 + 1}\n  small: 1.5e-300")
+    params = place.resolve(text).config.flat_params
+    assert (params["size"], params["small"]) == (10**40 + 1, 1.5e-300)
 
 
 def test_a_typed_domain_brings_defaults_stages_metrics_and_manifest(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 
 import pytest
@@ -30,6 +31,8 @@ HOSTILE = [
     "",
     " ",
     "-rf",
+    "-a",
+    "-5",
     "--help",
     "\\",
     "\\\\",
@@ -90,7 +93,7 @@ CONTEXTS = {
     "double quotes in backticks": ': `p "{v}"`',
     "backticks in double quotes": ': "`p {v}`"',
     "single quotes in backticks in double quotes": ": \"`p '{v}'`\"",
-    "double quotes in backticks in double quotes": ': "`p "{v}"`"',
+    "backticks in a substitution in double quotes": ': "$(p `p "{v}" {v}`)"',
     "after a comment": 'p 1 # it\'s "not closed" {v}\np {v}',
     "after a hash in a word": "p a#{v}",
     "after a here-document": "cat <<'E' >/dev/null\nit's \"\nE\np {v}",
@@ -112,7 +115,7 @@ CONTEXTS = {
 
 def arguments(script: str) -> list[str]:
     """What each call of `p` received, in order."""
-    preamble = "exec 3>&1; p() { printf '%s\\0' \"$@\" >&3; }; X=x\n"
+    preamble = "exec 3>&1 4>/dev/null; p() { printf '%s\\0' \"$@\" >&3; }; X=x\n"
     done = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", preamble + script],
         capture_output=True,
@@ -166,6 +169,51 @@ def test_any_value_arrives_byte_for_byte(value: str, harmless: dict[str, list[st
     check_arrival(value, harmless)
 
 
+class CommandMaker:
+    """Random commands of nested quoting, each level of which bash reads differently."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def word(self, depth: int) -> str:
+        plain = ["{v}", "'a {v} b'", '"x {v} $X"', "$'q{v}\\''", "a#b", '\\"', "${X:-def}"]
+        plain += ['"${X:-d e}"', "$((1+(2*3)))"]
+        nested = ['"$(%s)"', "$(%s)", '`p "{v}" {v}`', "\"`p '{v}' {v}`\""]
+        choice = self.random.choice(plain + (nested if depth else []))
+        return choice.replace("%s", self.command(depth - 1)) if "%s" in choice else choice
+
+    def command(self, depth: int) -> str:
+        inner = [
+            "(%s; %s)",
+            "{ %s; }",
+            "case a in (b) %s;; a) %s;; *) p z;; esac",
+            "if true; then %s; fi",
+            "cat <<'E' >&4\nit's \" ` $( {zz q}\nE\n%s",
+            "p 1 # it's \" `\n%s",
+            "for i in 1 2; do %s\ndone",
+        ]
+        if depth > 0 and self.random.random() < 0.6:
+            parts = self.random.choice(inner).split("%s")
+            return "".join(p + self.command(depth - 1) for p in parts[:-1]) + parts[-1]
+        words = [self.word(max(depth, 0)) for _ in range(self.random.randrange(1, 4))]
+        return self.random.choice(["p ", 'Y={v}; p "$Y" ']) + " ".join(words)
+
+
+def test_values_arrive_in_any_nesting_that_bash_accepts() -> None:
+    tried = 0
+    for seed in range(120):
+        template = CommandMaker(seed).command(3)
+        try:
+            harmless = expected(template, "MARK")
+        except BadInput:
+            continue  # `((` that might be arithmetic or a subshell: refused rather than guessed
+        value = HOSTILE[seed % len(HOSTILE)]
+        got = arguments(parse(template).render({"v": value}))
+        assert got == [arg.replace("MARK", value) for arg in harmless], template
+        tried += 1
+    assert tried > 80
+
+
 # --- what is replaced, what stays ---------------------------------------------------------------
 
 
@@ -187,6 +235,7 @@ def test_any_value_arrives_byte_for_byte(value: str, harmless: dict[str, list[st
         "echo a # the {count} of {n} and {n!raw} isn't used here",
         "python3 - <<'E'\nprint(f'{args.output}')\nE",
         "echo ${x:-{}}",
+        "curl 'http://host/{id}' \"{seed}\"",
     ],
 )
 def test_other_braces_stay_as_they_are(text: str) -> None:
@@ -260,6 +309,7 @@ DECLARED = {"corpus.n_docs": "1", "n_queries": "2", "index": "/i", "run.seed": "
         ("x 'open {n_queries}", "'...' is opened and not closed"),
         ('x {n_queries} "', "is opened and not closed"),
         ("x `a \\`b\\` {n_queries}`", "a backslash inside backticks"),
+        ('x "`y "{n_queries}"`"', "$(...) is clearer"),
         ("x \"${y#'}'} {n_queries}\"", 'quotes in a ${...} inside "..."'),
         ("x $(( {index} + 1 ))", "a whole number"),
         ("x $[ {n_queries} + 1 ]", "write $((...))"),
