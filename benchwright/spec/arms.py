@@ -38,12 +38,14 @@ def expand_arms(config: BenchmarkConfig) -> tuple[Arm, ...]:
         return (Arm(ONLY_ARM, None, True, MappingProxyType(params)),)
     values = [params[variable], *flatten({"v": list(config.treatment_values)})["v"]]  # type: ignore[misc]
     label = variable.rpartition(".")[2]
+    names = [f"{label}={as_text(value)}" for value in values]
     return tuple(
         Arm(
-            name=f"{label}={as_text(value)}",
+            # A run against itself, to see what the noise alone does, has one value twice.
+            name=name if name not in names[:index] else f"{name} (again)",
             value=value,
             is_baseline=index == 0,
             params=MappingProxyType({**params, variable: value}),
         )
-        for index, value in enumerate(values)
+        for index, (name, value) in enumerate(zip(names, values, strict=True))
     )
