@@ -10,7 +10,7 @@ from benchwright.errors import BadInput, GateRefused, Where
 from benchwright.spec.model import BenchmarkConfig, Role, Stage, StageKind
 from benchwright.spec.parameters import unknown_parameter
 from benchwright.spec.schema import Locate
-from benchwright.spec.source import KeyPath
+from benchwright.spec.source import KeyPath, dump_yaml
 from benchwright.spec.suggest import did_you_mean, one_of
 from benchwright.spec.template import RUN_NAMES, Template, parse, variable
 from benchwright.spec.values import Value, as_text
@@ -20,6 +20,9 @@ PROTECTED = frozenset(
     | {"BASH_ENV", "SHELLOPTS", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"}
 )
 """Variables that decide how a program is found and started; a parameter doesn't replace them."""
+
+SHOWN_COMMAND = 100
+"""Characters of a command that an error repeats; a longer one is cut to `...`."""
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -268,16 +271,16 @@ def _never_reached(
         what = f"the treatment `{name}` reaches only {_named(reached)}, which no measurement needs"
     else:
         what = f"the treatment `{name}` reaches no stage: all arms would run the same"
-    command = (target.cmd or "").strip().splitlines()
-    shown = command[0] if command else "..."
-    shown = shown if len(shown) <= 60 else shown[:57].rstrip() + "..."
+    command = (target.cmd or "").strip()
+    shown = command if len(command) <= SHOWN_COMMAND and "\n" not in command else "..."
+    line = dump_yaml({"cmd": f"{shown} {{{name}}}"}).rstrip()
     return GateRefused(
         what,
         where=locate(("treatment_variable",)),
         expected="a stage that the measurement depends on uses it",
         hint=f"hand it over in one of two ways, here in the stage `{target.name}`:\n"
         f"    a template in its command:\n"
-        f"      cmd: '{shown} {{{name}}}'\n"
+        f"      {line}\n"
         f"    a variable in its environment, read there as ${variable(name)}:\n"
         f"      params: [{name}]",
     )

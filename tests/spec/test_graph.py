@@ -207,7 +207,7 @@ def test_a_treatment_that_reaches_no_stage_is_refused_with_both_ways_to_hand_it_
     with pytest.raises(GateRefused, match="reaches no stage") as caught:
         check_treatment(treated(build, SEARCH), (build, SEARCH))
     assert caught.value.exit_code == 3
-    assert "cmd: './b --out {index} {a.x}'" in str(caught.value)
+    assert "cmd: ./b --out {index} {a.x}\n" in str(caught.value)
     assert "params: [a.x]" in str(caught.value)
     assert "$A_X" in str(caught.value)
 

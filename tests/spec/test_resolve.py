@@ -560,7 +560,7 @@ def test_a_treatment_that_reaches_no_stage_is_refused_by_the_gate(place: Place) 
     said = str(caught.value)
     assert caught.value.exit_code == 3
     assert said.startswith(f"{place.file}:13: treatment_variable: ")
-    assert "{forcemerge.max_num_segments}'" in said
+    assert "--out {index} {forcemerge.max_num_segments}\n" in said
     assert "params: [forcemerge.max_num_segments]" in said
     handed = text.replace(
         "    produces:", "    params: [forcemerge.max_num_segments]\n    produces:"
