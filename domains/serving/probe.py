@@ -131,30 +131,25 @@ def probe(host: Host, target: Target, *, say: Said = lambda _: None) -> Probe:
         HostUnreachable, HostRefused: No word from the host at all.
         StageFailed: The host has no Python to probe with.
     """
-    deadline = time.monotonic() + target.endpoint.wait_s
     started, last_said = time.monotonic(), ""
-    while True:
-        seen = _read(host, target, light=True)
-        health = _health(seen["endpoint"])
-        if health.state == "healthy" or not _may_become_ready(seen) or _past(deadline):
-            break
-        waited = time.monotonic() - started
-        limit = target.endpoint.wait_s
+    limit = target.endpoint.wait_s
+    seen = _read(host, target, light=False)
+    health = _health(seen["endpoint"])
+    if health.state == "healthy" or not _may_become_ready(seen):
+        return _probe_of(seen, target, host.name)
+    while health.state != "healthy" and (waited := time.monotonic() - started) < limit:
         line = f"waiting for the server: {health.reason} ({waited:.0f} s of {limit:.0f} s)"
         if line != last_said:
             say(line)
             last_said = line
-        time.sleep(min(POLL_S, max(deadline - time.monotonic(), 0.05)))
+        time.sleep(min(POLL_S, max(limit - waited, 0.05)))
+        health = _health(_read(host, target, light=True)["endpoint"])
     return _probe_of(_read(host, target, light=False), target, host.name)
 
 
 def look_again(host: Host, target: Target) -> Probe:
     """Only what tells whether the server is still the same. Raises as `probe` does."""
     return _probe_of(_read(host, target, light=True), target, host.name)
-
-
-def _past(deadline: float) -> bool:
-    return time.monotonic() >= deadline
 
 
 def _may_become_ready(seen: dict[str, Any]) -> bool:

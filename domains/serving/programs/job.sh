@@ -16,19 +16,23 @@ finish() {
     exit "$1"
 }
 
+# Runs without the mark itself, or it would find its own processes for ever.
+end='
 marked() {
-    grep -lzxs "BENCHWRIGHT_JOB=$id" /proc/[0-9]*/environ | while IFS=/ read -r _ _ pid _; do
-        [ "$pid" = "$$" ] || [ "$pid" = "$BASHPID" ] || [ "$pid" = "$PPID" ] || printf '%s\n' "$pid"
+    for file in $(grep -lzxs "BENCHWRIGHT_JOB=$1" /proc/[0-9]*/environ); do
+        pid=${file#/proc/} pid=${pid%/environ}
+        [ "$pid" = "$2" ] || [ "$pid" = "$3" ] || printf "%s\n" "$pid"
     done
 }
-
-end_marked() {
-    kill -TERM $(marked) 2>/dev/null
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
-        [ -z "$(marked)" ] && return
-        sleep 0.5
-    done
-    kill -KILL $(marked) 2>/dev/null
+kill -TERM $(marked "$@") 2>/dev/null
+for _ in $(seq 50); do
+    [ -z "$(marked "$@")" ] && exit
+    sleep 0.1
+done
+kill -KILL $(marked "$@") 2>/dev/null
+'
+end_marked() { # TERM, five seconds, KILL to every process of the job but this one
+    env -u BENCHWRIGHT_JOB bash -c "$end" end "$id" "$$" "$BASHPID"
 }
 
 : >lease

@@ -1,0 +1,129 @@
+"""Parts that the serving tests share: stand-in servers, tools, requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from domains.serving.request import AccuracyRequest, accuracy_request
+
+HERE = Path(__file__).parent
+MODEL = "org/standin"
+
+
+@dataclass
+class Server:
+    """A running stand-in."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    def completions(self) -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/count", timeout=5) as answer:
+            count: int = json.load(answer)["completions"]
+            return count
+
+
+def start_server(*args: str, port: int = 0, model: str = MODEL) -> Server:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, str(HERE / "standin_server.py")),
+            *("--port", str(port), "--model", model, *args),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    word, number = process.stdout.readline().split()
+    assert word == "READY"
+    return Server(process, int(number))
+
+
+@contextmanager
+def standin(
+    *faults: str, answers: Path | None = None, model: str = MODEL, args: tuple[str, ...] = ()
+) -> Iterator[Server]:
+    """A stand-in server with faults, for as long as the block runs."""
+    words = [word for fault in faults for word in ("--fault", fault)]
+    if answers is not None:
+        words += ["--answers", str(answers)]
+    server = start_server(*words, *args, model=model)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def write_gsm8k(folder: Path, count: int = 12) -> Path:
+    """A small set in GSM8K's layout: additions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"question": f"What is {n} plus {n + 1}?", "answer": f"{n} + {n + 1}\n#### {2 * n + 1}"}
+        for n in range(10, 10 + count)
+    ]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def fake_tool(folder: Path, kind: str = "new") -> str:
+    """A program that looks like an installed evalscope 1.14.1, and its path."""
+    folder.mkdir(parents=True)
+    info = folder / "evalscope-1.14.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evalscope\nVersion: 1.14.1\n")
+    interpreter = folder / "python"
+    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{sys.executable}" "$@"\n')
+    program = folder / "evalscope"
+    source = str(HERE / "fake_evalscope.py")
+    program.write_text(
+        f"#!{interpreter}\nimport runpy, sys\nsys.argv.insert(1, {kind!r})\n"
+        f"runpy.run_path({source!r}, run_name='__main__')\n"
+    )
+    for path in (interpreter, program):
+        path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return str(program)
+
+
+def request(port: int, tmp: Path, **changes: Any) -> AccuracyRequest:
+    """A request against a stand-in with the fake tool; `changes` by dotted name with `__`."""
+    data = tmp / "gsm8k"
+    if not data.is_dir():
+        write_gsm8k(data)
+    tool = tmp / "tool" / "evalscope"
+    params: dict[str, Any] = {
+        "target.endpoint.port": port,
+        "target.endpoint.wait_s": 5.0,
+        "evaluate.datasets": [f"gsm8k={data}"],
+        "evaluate.batch_size": 4,
+        "evaluate.work_root": str(tmp / "work"),
+        "evaluate.evalscope": str(tool) if tool.exists() else fake_tool(tmp / "tool"),
+        "generation.max_tokens": 64,
+        "generation.temperature": 0.0,
+    }
+    params |= {name.replace("__", "."): value for name, value in changes.items()}
+    return accuracy_request(params)
+
+
+def marked_processes() -> list[int]:
+    """Processes of this machine that belong to a job of ours."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"BENCHWRIGHT_JOB=" in environ and os.getpid() != int(entry.name):
+            found.append(int(entry.name))
+    return found
