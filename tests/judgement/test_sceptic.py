@@ -1,0 +1,105 @@
+"""The sceptic's reading of a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from benchwright.execution.launch import EndReason
+from benchwright.judgement.sceptic import analyze
+from benchwright.judgement.verdict import Finding, Tag
+from benchwright.judgement.view import RunView
+from tests.judgement.views import FAST, SLOW, again, codes, config, failed, judged, measured, view
+
+FIRST = judged(view({"off": SLOW, "on": FAST}))
+
+
+def scaled(values: Sequence[float], factor: float) -> list[float]:
+    return [value * factor for value in values]
+
+
+def read(run: RunView, priors: Sequence[RunView] = ()) -> dict[str, Finding]:
+    return {finding.code: finding for finding in analyze(run, priors)}
+
+
+def test_a_quiet_run_is_told_with_number_and_limit() -> None:
+    said = read(again(FIRST), [FIRST])
+    assert said["steady"].number is not None
+    assert said["steady"].limit == 0.10
+    assert said["detectable"].limit == 0.01
+    assert "nothing-found" in said
+    assert said["next"].message.startswith("Nothing is open")
+
+
+def test_every_finding_is_a_sentence_and_each_step_has_a_command() -> None:
+    runs = [
+        FIRST,
+        view({"off": SLOW[:3], "on": FAST[:3]}),
+        view({"off": FAST, "on": SLOW}, change=lambda s: failed(s) if s.order == 2 else s),
+        view({"only": FAST}, config(treatment=())),
+        view({"off": FAST, "on": SLOW}, change=lambda s: measured(s, effective={"threads": 1})),
+    ]
+    for run in runs:
+        found = analyze(run)
+        steps = [finding for finding in found if finding.code == "next"]
+        assert steps
+        assert steps == list(found[-len(steps) :])
+        assert all("benchwright " in step.message for step in steps)
+        for finding in found:
+            if finding.code != "next":
+                assert finding.message[0].isupper() or finding.message[0].isalnum()
+                assert finding.message.endswith("."), finding
+
+
+def test_failures_come_first() -> None:
+    run = view({"off": FAST, "on": SLOW}, change=lambda s: failed(s) if s.order == 2 else s)
+    assert analyze(run)[0].failure
+
+
+def test_an_effect_far_larger_than_any_before_gets_more_scrutiny() -> None:
+    run = again(view({"off": SLOW, "on": scaled(FAST, 0.4)}))
+    said = read(run, [FIRST])
+    assert said["surprising"].number is not None
+    assert said["surprising"].number > said["surprising"].limit == 2.0
+    assert "surprising" not in read(again(FIRST), [FIRST])
+
+
+def test_a_factor_of_ten_asks_whether_both_arms_did_the_work() -> None:
+    run = view({"off": SLOW, "on": scaled(FAST, 0.05)})
+    assert "same work" in read(run)["too-good"].message
+    assert "too-good" not in read(FIRST)
+
+
+def test_a_win_over_a_baseline_that_got_worse_is_seen_through() -> None:
+    run = again(view({"off": scaled(SLOW, 1.3), "on": FAST}))
+    finding = read(run, [FIRST])["weak-baseline"]
+    assert FIRST.run_id in finding.message
+    assert "weak-baseline" not in read(again(FIRST), [FIRST])
+
+
+def test_later_runs_and_unreliable_ones_are_no_yardstick() -> None:
+    run = view({"off": SLOW, "on": scaled(FAST, 0.4)})
+    assert "surprising" not in read(run, [again(FIRST)])
+    assert "surprising" not in read(again(run), [replace(FIRST, tag=Tag.UNRELIABLE)])
+
+
+def test_an_inconclusive_run_is_told_how_many_replicates_decide() -> None:
+    wild = [value * factor for value, factor in zip(FAST, (1.0, 1.06) * 5, strict=True)]
+    run = view({"off": wild, "on": wild[1:] + wild[:1]})
+    steps = [f.message for f in analyze(run, (), "benchwright run x.yaml") if f.code == "next"]
+    assert any("benchwright run x.yaml --replicates " in step for step in steps)
+
+
+def test_too_few_replicates_are_told_how_many_it_takes() -> None:
+    steps = [f.message for f in analyze(view({"off": SLOW[:3], "on": FAST[:3]}))]
+    assert any("--replicates" in step for step in steps)
+
+
+def test_a_guards_end_points_at_the_logs() -> None:
+    run = view(
+        {"off": FAST, "on": SLOW},
+        change=lambda s: failed(s, EndReason.MEMORY, "2,100 of 2,000 MB") if s.order == 2 else s,
+    )
+    found = analyze(run)
+    assert "guard-ended" in codes(found)
+    assert f"benchwright status {run.run_id}" in found[-1].message
