@@ -61,7 +61,7 @@ def resume(run: str, detach: bool, home: str | None, as_json: bool) -> int:
     place = open_home(home)
     folder = RunStore(place).open(find_run(place, run))
     prepare_resume(folder, os.environ)
-    with Progress(quiet=as_json) as progress:
+    with Progress() as progress:
         engine = ensure_local(place, progress.say)
         submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))
         if detach:

@@ -27,8 +27,7 @@ PLAIN_EVERY_S = 5.0
 class Progress:
     """One line on a terminal that says what is going on; a line now and then in a log."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._status: Any = None
         self._expected = 0
@@ -37,7 +36,7 @@ class Progress:
         self._last_line = 0.0
 
     def __enter__(self) -> Progress:
-        if self._terminal and not self._quiet:
+        if self._terminal:
             self._status = console(sys.stderr).status("")
             self._status.start()
         return self
@@ -53,8 +52,6 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Show what is going on now."""
-        if self._quiet:
-            return
         if self._status is not None:
             from rich.markup import escape
 
@@ -64,8 +61,6 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Leave a line that stays: a build, a failure."""
-        if self._quiet:
-            return
         if self._status is not None:
             self._status.console.print(text, markup=False)
         else:

@@ -19,7 +19,7 @@ def up(home: str | None, as_json: bool) -> None:
     from cli.follow import Progress
     from deployments.local.client import up as start
 
-    with Progress(quiet=as_json) as progress:
+    with Progress() as progress:
         engine = start(open_home(home), progress.say)
     if as_json:
         print_json({"api_url": engine.api_url, "ui_url": engine.ui_url})

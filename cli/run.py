@@ -54,7 +54,7 @@ def run(
 
     from cli.follow import Progress, follow
 
-    with Progress(quiet=as_json and not sys.stderr.isatty()) as progress:
+    with Progress() as progress:
         engine = ensure_local(place, progress.say)
         folder = create_run(made, place, because=because)
         submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))

@@ -30,7 +30,7 @@ def status(run: str | None, following: bool, home: str | None, as_json: bool) ->
     if following and folder.alive():
         from cli.follow import Progress, wait_for_end
 
-        with Progress(quiet=as_json) as progress:
+        with Progress() as progress:
             wait_for_end(folder, progress)
     folder.settle()
     from cli.run import show_result

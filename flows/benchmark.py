@@ -146,9 +146,10 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
             domain_version=record.domain_version,
             environ=environ,
             kinds=(StageKind.PREP, StageKind.MEASURE),
+            memo=runner.cache.memo,
         ),
         domain_version=record.domain_version,
-        fingerprint=fingerprint_run(record, environ),
+        fingerprint=fingerprint_run(record, home, environ),
         samples=list(finished_replicates(record)),
     )
 

@@ -117,15 +117,17 @@ class StageRunner:
                 return PrepResult(
                     stage.name, arm.name, signature.digest, True, build.hit.reason, 0.0
                 )
-            why = self.cache.nearest(signature)
+            why = self.cache.lookup(signature).reason
             paths = StagePaths(self._inputs(stage, arm), build.outputs)
             outcome = self._launch(stage, arm, paths, log=f"{stage.name}.{arm.name}")
             if not outcome.ok:
                 raise _failure(stage, arm, outcome)
-            if resign().digest != signature.digest:
+            after = resign().parts
+            moved = [name for name, value in signature.parts.items() if after.get(name) != value]
+            if moved:
                 raise StageFailed(
-                    f"an input of stage '{stage.name}' changed while it ran: what it made belongs"
-                    " to no signature and was dropped",
+                    f"{moved[0]} changed while stage '{stage.name}' ran: what it made belongs to no"
+                    " signature and was dropped",
                     where=Where(key=f"stages.{stage.name}"),
                     hint="leave its inputs alone while it runs, and run again",
                 )

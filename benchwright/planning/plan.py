@@ -148,7 +148,12 @@ def plan_prep(
     """
     cache = ArtifactCache(home / "cache")
     signatures = sign_graph(
-        config, arms, folders=folders, domain_version=domain_version, environ=environ
+        config,
+        arms,
+        folders=folders,
+        domain_version=domain_version,
+        environ=environ,
+        memo=cache.memo,
     )
     planned: list[PlannedPrep] = []
     seen: dict[str, str] = {}

@@ -17,12 +17,18 @@ from benchwright.spec.model import StageKind
 RESUMABLE = frozenset({Status.INTERRUPTED, Status.FAILED, Status.ABORTED_GUARDRAIL})
 
 
-def fingerprint_run(record: RunRecord, environ: Mapping[str, str]) -> Fingerprint:
-    """The fingerprint of the machine, the code and the measuring scripts, for this run, now."""
+def fingerprint_run(record: RunRecord, home: Path, environ: Mapping[str, str]) -> Fingerprint:
+    """The fingerprint of the machine, the code and the measuring scripts, for this run, now.
+
+    What Benchwright itself writes below `home` is no change of the code.
+    """
     config = record.view.config
     folders = {name: Path(place) for name, place in record.folders.items()}
     taken = take_fingerprint(
-        folder=next(iter(folders.values()), Path.cwd()), packages=config.packages, env={}
+        folder=next(iter(folders.values()), Path.cwd()),
+        packages=config.packages,
+        env={},
+        exclude=(home,),
     )
     signatures = sign_graph(
         config,
@@ -53,7 +59,9 @@ def prepare_resume(folder: RunFolder, environ: Mapping[str, str]) -> RunRecord:
         )
     record = folder.read()
     if record.view.fingerprint.fields:
-        compared = compare_fingerprints(record.view.fingerprint, fingerprint_run(record, environ))
+        compared = compare_fingerprints(
+            record.view.fingerprint, fingerprint_run(record, folder.home, environ)
+        )
         if compared.differences:
             raise GateRefused(
                 f"{folder.run_id} can't go on here: what it ran on has changed",

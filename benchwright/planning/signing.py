@@ -8,6 +8,7 @@ from pathlib import Path
 from benchwright.errors import BadInput, Where
 from benchwright.execution.command import PREP_RUN_NAMES, StagePaths, render_stage
 from benchwright.identity.canonical import digest
+from benchwright.identity.digests import DigestMemo
 from benchwright.identity.signature import Signature, sign
 from benchwright.spec.arms import Arm
 from benchwright.spec.graph import uses
@@ -26,8 +27,9 @@ def sign_graph(
     domain_version: str,
     environ: Mapping[str, str],
     kinds: Sequence[StageKind] = (StageKind.PREP,),
+    memo: DigestMemo | None = None,
 ) -> Signatures:
-    """Sign the stages of these kinds, for every arm.
+    """Sign the stages of these kinds, for every arm; `memo` remembers digests of large files.
 
     A prep stage's signature is its cache key. A measure stage's says which scripts measured: two
     runs whose scripts differ are not the same experiment.
@@ -50,6 +52,7 @@ def sign_graph(
                 folders=folders,
                 domain_version=domain_version,
                 environ=environ,
+                memo=memo,
             )
     return signatures
 
@@ -63,6 +66,7 @@ def sign_stage(
     folders: Mapping[str, Path],
     domain_version: str,
     environ: Mapping[str, str],
+    memo: DigestMemo | None = None,
 ) -> Signature:
     """Sign one stage of one arm; `upstream` has the signatures of the prep stages it needs."""
     producers = {other.name: other for other in config.stages}
@@ -105,6 +109,7 @@ def sign_stage(
         upstream={name: upstream[need, arm.name].digest for name, need in made_by.items()},
         domain=config.domain,
         domain_version=domain_version,
+        memo=memo,
     )
 
 
