@@ -17,6 +17,7 @@ from benchwright.spec.graph import (
     uses,
 )
 from benchwright.spec.model import BenchmarkConfig, Stage
+from benchwright.spec.values import Value
 
 
 def stage(name: str, kind: str = "prep", **more: Any) -> Stage:
@@ -181,7 +182,7 @@ def test_a_stage_uses_what_its_templates_and_params_name(found: Stage, names: se
 
 def test_parameters_are_handed_over_in_the_environment() -> None:
     found = stage("s", params=["a", "r@1-2"])
-    params = {"a.x": 1e-3, "a.y": (1, 2), "r@1-2": True, "b": 3}
+    params: dict[str, Value] = {"a.x": 1e-3, "a.y": (1, 2), "r@1-2": True, "b": 3}
     assert environment(found, params) == {"A_X": "0.001", "A_Y": "1,2", "R_1_2": "true"}
 
 
