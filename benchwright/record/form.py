@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _AFTER_HEAD = "\narms:"
 """The first key of `results.yaml` that isn't part of its head."""
+_AFTER_ARMS = "\ncache:"
+"""The key that follows the summaries of the arms."""
 
 _NOT_WRITABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -82,7 +84,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     from benchwright.execution.sample import PrepResult, Sample
-    from benchwright.judgement.verdict import Finding, Judgement
+    from benchwright.judgement.verdict import ArmSummary, Finding, Judgement
     from benchwright.spec.manifest import Manifest
     from benchwright.spec.model import BenchmarkConfig
 
@@ -94,6 +96,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
         "Findings": tuple[Finding, ...],
         "BenchmarkConfig": BenchmarkConfig,
         "Manifest": Manifest,
+        "Summaries": dict[str, dict[str, ArmSummary]],
         "Texts": dict[str, str],
         "Words": tuple[str, ...],
         "Count": int | None,
@@ -302,6 +305,15 @@ def read_head(text: str, path: Path) -> dict[str, Any]:
     return source.data
 
 
+def read_summaries(text: str, path: Path) -> dict[str, dict[str, ArmSummary]]:
+    """arm -> metric -> summary in `results.yaml`, without reading the rest. Raises BadInput."""
+    _, _, after = text.partition(_AFTER_HEAD)
+    source = parse_yaml(f"arms:{after.partition(_AFTER_ARMS)[0]}\n", path)
+    arms = _with_arms(source.data["arms"], source)
+    summaries: dict[str, dict[str, ArmSummary]] = _value("Summaries", arms, source)
+    return summaries
+
+
 def replace_head(text: str, path: Path, changes: Mapping[str, Any]) -> str:
     """The text of `results.yaml` with other facts at its head; the rest stays byte for byte."""
     _, after, body = text.partition(_AFTER_HEAD)
@@ -343,14 +355,18 @@ def _write_judgement(judgement: Judgement | None) -> dict[str, Any] | None:
 def _read_judgement(data: Any, arms: Any, source: Document) -> dict[str, Any]:
     if not isinstance(data, Mapping) or not isinstance(arms, Mapping):
         raise BadInput("holds no mapping", where=source.where("judgement"))
+    return {**data, "summaries": _with_arms(arms, source)}
+
+
+def _with_arms(arms: Any, source: Document) -> dict[str, Any]:
+    """The table of the arms with each arm's name in its rows, as `ArmSummary` has it."""
     try:
-        summaries = {
+        return {
             arm: {metric: {"arm": arm, **row} for metric, row in metrics.items()}
             for arm, metrics in arms.items()
         }
     except (AttributeError, TypeError) as error:
         raise BadInput("holds no table of metrics", where=source.where("arms")) from error
-    return {**data, "summaries": summaries}
 
 
 def write_sample(sample: Sample) -> dict[str, Any]:

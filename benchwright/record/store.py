@@ -36,7 +36,7 @@ from benchwright.record.run_id import check_run_id, new_run_id, run_ids
 if TYPE_CHECKING:
     from benchwright.execution.sample import Sample
     from benchwright.identity.fingerprint import Fingerprint
-    from benchwright.judgement.verdict import Finding
+    from benchwright.judgement.verdict import ArmSummary, Finding
     from benchwright.judgement.view import RunView
     from benchwright.spec.manifest import Manifest
     from benchwright.spec.model import BenchmarkConfig
@@ -164,7 +164,7 @@ class RunFolder:
         results = form.read_results(read(self._results), self._results)
         launch_file = self.path / "launch.json"
         launch = form.read_launch(read(launch_file), launch_file)
-        config = form.read_config(read(self.config_file), self.config_file)
+        config = self.config()
         replicates, torn = self._read_samples() if samples else ((), ())
         tag = current_tag(self.path, results.judgement.tag if results.judgement else "")
         view = RunView(
@@ -205,6 +205,18 @@ class RunFolder:
         """What judgement sees of it. Raises BadInput."""
         return self.read(samples=samples).view
 
+    def summaries(self) -> dict[str, dict[str, ArmSummary]]:
+        """arm -> metric -> summary, read without the rest; empty where nothing was judged.
+
+        Raises:
+            BadInput: The results can't be read.
+        """
+        return form.read_summaries(read(self._results), self._results)
+
+    def config(self) -> BenchmarkConfig:
+        """The frozen configuration. Raises BadInput."""
+        return form.read_config(read(self.config_file), self.config_file)
+
     def samples(self) -> tuple[Sample, ...]:
         """The finished replicates, in the order in which they ended. Raises BadInput."""
         return self._read_samples()[0]
@@ -213,7 +225,12 @@ class RunFolder:
         from benchwright.judgement.verdict import Finding
 
         rows, torn = load_lines(self._samples)
-        samples = tuple(form.read_sample(row, self._samples, line) for line, row in rows)
+        # A run that was resumed has replicates twice: what failed, and what then took its place.
+        latest = {
+            (sample.order, sample.stage): sample
+            for sample in (form.read_sample(row, self._samples, line) for line, row in rows)
+        }
+        samples = tuple(latest.values())
         if not torn:
             return samples, ()
         message = (

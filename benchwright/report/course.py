@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchwright.errors import BadInput, Where
+from benchwright.record.index import read_index
 from benchwright.record.store import RunFolder
 from benchwright.report import numbers
 from benchwright.report.plain import cut, one_line
 
 if TYPE_CHECKING:
     from benchwright.judgement.verdict import ArmSummary
+    from benchwright.record.index import IndexRow
     from benchwright.report.figures import Figure
     from benchwright.spec.model import Metric
 
@@ -25,6 +27,8 @@ _HEIGHT = 11
 _WIDTH = 72
 _MARKS = {"RELIABLE": "●", "QUALIFIED": "◆", "EXPLORATORY": "○", "UNRELIABLE": "×"}
 _UNTAGGED = "·"
+_DASHES = ("solid", "dash", "dot", "dashdot")
+"""Lines of the arms, which colour alone mustn't tell apart."""
 _PLOTLY_MARKS = {
     "RELIABLE": "circle",
     "QUALIFIED": "diamond",
@@ -70,7 +74,8 @@ class Course:
 
     def by_arm(self) -> dict[str, list[Point]]:
         """The points of each arm, in the order in which the newest run has them."""
-        arms = dict.fromkeys(point.arm for point in reversed(self.points))
+        newest = [p.arm for p in self.points if p.run_id == self.points[-1].run_id]
+        arms = dict.fromkeys([*newest, *(point.arm for point in self.points)])
         return {arm: [point for point in self.points if point.arm == arm] for arm in arms}
 
 
@@ -80,48 +85,56 @@ def course_of(home: Path, run_ids: Sequence[str], metric: str) -> Course:
     Raises:
         BadInput: None of them measured it; names the metrics that they did measure.
     """
-    from benchwright.spec.model import Metric, Role
 
     shown = run_ids[-MOST_RUNS:]
-    points: list[Point] = []
     left_out = [f"{len(run_ids) - len(shown)} older runs"] if len(run_ids) > len(shown) else []
-    declared: Metric | None = None
+    rows = {row.run_id: row for row in read_index(home)}
+    found: list[tuple[IndexRow, ArmSummary]] = []
     others: dict[str, None] = {}
     for run_id in shown:
         try:
-            view = RunFolder(home, run_id).view(samples=False)
+            summaries = RunFolder(home, run_id).summaries()
         except BadInput as problem:
             left_out.append(f"{run_id} can't be read: {problem.what}")
             continue
-        if view.judgement is None:
-            continue
-        for arm, summaries in view.judgement.summaries.items():
-            others.update(dict.fromkeys(summaries))
-            summary = summaries.get(metric)
-            if summary is None or summary.mean is None:
-                continue
-            known = next((m for m in view.config.metrics if m.name == metric), None)
-            declared = known or declared or Metric(name=metric, role=Role.SECONDARY)
-            low, high = _interval(summary, declared)
-            points.append(
-                Point(
-                    run_id,
-                    view.created,
-                    str(view.tag or ""),
-                    arm,
-                    summary.mean,
-                    low,
-                    high,
-                    summary.n,
-                )
-            )
-    if declared is None:
+        for of_arm in summaries.values():
+            others.update(dict.fromkeys(of_arm))
+            if metric in of_arm and of_arm[metric].mean is not None and run_id in rows:
+                found.append((rows[run_id], of_arm[metric]))
+    if not found:
         raise BadInput(
             f"none of {len(run_ids)} runs measured {metric!r}",
             where=Where(key="--metric"),
             expected=f"one of {', '.join(others)}" if others else "a metric of a judged run",
         )
-    return Course(declared, tuple(points), tuple(left_out))
+    declared = _declared(home, found[-1][0].run_id, metric)
+    points = tuple(_point(row, summary, declared) for row, summary in found)
+    return Course(declared, points, tuple(left_out))
+
+
+def _declared(home: Path, run_id: str, name: str) -> Metric:
+    """The metric as this run declares it; without unit and role where it doesn't."""
+    from benchwright.spec.model import Metric, Role
+
+    try:
+        return RunFolder(home, run_id).config().metric(name)
+    except (BadInput, KeyError):
+        return Metric(name=name, role=Role.SECONDARY)
+
+
+def _point(row: IndexRow, summary: ArmSummary, metric: Metric) -> Point:
+    low, high = _interval(summary, metric)
+    assert summary.mean is not None
+    return Point(
+        run_id=row.run_id,
+        created=row.created,
+        tag=row.tag,
+        arm=summary.arm,
+        value=summary.mean,
+        low=low,
+        high=high,
+        n=summary.n,
+    )
 
 
 def _interval(summary: ArmSummary, metric: Metric) -> tuple[float | None, float | None]:
@@ -242,7 +255,7 @@ def _figures(course: Course) -> Iterable[Figure]:
                     for point in points
                 ],
                 "hoverinfo": "text",
-                "line": {"color": colour, "width": 1.5},
+                "line": {"color": colour, "width": 1.5, "dash": _DASHES[index % len(_DASHES)]},
                 "marker": {
                     "color": colour,
                     "size": 10,

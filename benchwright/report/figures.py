@@ -26,7 +26,7 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 INK, FAINT, BAND = "#1b1f24", "#d9dde2", "rgba(120, 130, 140, 0.18)"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
-MOST_POINTS = 4000
+MOST_POINTS = 1000
 """Points in one figure; more are thinned evenly, and the caption says so."""
 
 _MOST_METRICS = 4

@@ -17,6 +17,7 @@ from benchwright.judgement.verdict import Finding
 from benchwright.record.prior import priors
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import RunFolder
+from benchwright.report.background import background
 from benchwright.report.html import render_html
 from benchwright.report.markdown import render_markdown
 
@@ -69,6 +70,7 @@ def finish_run(
     judgement = judge_run(view, earlier)
     finished = replace(finished, view=replace(view, judgement=judgement, tag=judgement.tag))
     folder.write_results(finished)
-    folder.write_report("report.md", render_markdown(finished))
-    folder.write_report("report.html", render_html(finished))
+    around = background(finished)
+    folder.write_report("report.md", render_markdown(finished, around))
+    folder.write_report("report.html", render_html(finished, around))
     return finished

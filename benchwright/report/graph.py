@@ -108,8 +108,9 @@ def _lines(record: RunRecord, name: str, kind: StageKind) -> tuple[Line, ...]:
                 s for s in record.view.samples if (s.stage, s.arm, s.warmup) == (name, arm, False)
             ]
             failed = sum(not sample.ok for sample in counted)
-            whole = count(len(counted), "replicate")
-            what = f"{len(counted) - failed} of {whole}" if failed else whole
+            what = count(len(counted), "replicate")
+            if failed:
+                what = f"{len(counted) - failed} of {len(counted)} finished"
             lines.append(Line(_two(arm, what)))
     if len(lines) > _LINES_SHOWN:
         rest = len(lines) - _LINES_SHOWN + 1

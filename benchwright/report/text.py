@@ -84,11 +84,20 @@ class _Page:
 
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=_LABEL_WIDTH, no_wrap=True)
-        grid.add_column()
+        grid.add_column(overflow="fold")
         for number, line in enumerate(lines):
             word = Text(label, style=style or _STYLES.get(label, "bold")) if number == 0 else Text()
             grid.add_row(word, Text(one_line(line)))
         self._console.print(Padding(grid, (0, 0, 0, 2)))
+
+    def exact(self, label: str, text: str) -> None:
+        """A word and a text to be copied, such as a path: never wrapped or shortened."""
+        from rich.text import Text
+
+        line = (
+            Text("  ").append(label.ljust(_LABEL_WIDTH), style="bold").append(f" {one_line(text)}")
+        )
+        self._console.print(line, soft_wrap=True)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]], right: range) -> None:
         """A table; columns in `right` are set flush right."""
@@ -147,7 +156,7 @@ def render_run(record: RunRecord, *, color: bool = False) -> str:
     if view.prep:
         page.labelled("prep", [f"{hits} from the cache, {len(view.prep) - hits} built"], "bold")
     if record.folder is not None and (record.folder / "report.html").exists():
-        page.labelled("report", [str(record.folder / "report.html")], "bold")
+        page.exact("report", str(record.folder / "report.html"))
     return page.text()
 
 
@@ -249,7 +258,8 @@ def render_analysis(view: RunView, findings: Sequence[Finding], *, color: bool =
         page.line("Nothing to object to was found in the record.")
     page.line()
     for command, purpose in next_steps(record):
-        page.labelled("next", [f"{purpose}:", command], "bold")
+        page.labelled("next", [f"{purpose}:"], "bold")
+        page.exact("", command)
     return page.text()
 
 

@@ -278,6 +278,50 @@ def test_a_run_that_waits_for_its_process_is_lost_only_after_a_while(tmp_path: P
     assert folder.read().error == UNCLAIMED
 
 
+def test_a_run_that_is_to_go_on_waits_for_its_new_process(tmp_path: Path) -> None:
+    folder = start(tmp_path)
+    folder.lock().release()
+    assert folder.settle() is Status.INTERRUPTED
+    lost = folder.read()
+    folder.write_results(replace(lost, status=Status.IN_PROGRESS, error="", finished=""))
+    assert folder.settle() is Status.IN_PROGRESS
+    with folder.lock():
+        folder.write_results(replace(lost, status=Status.IN_PROGRESS, error="", finished=""))
+        assert folder.alive()
+    assert folder.settle() is Status.INTERRUPTED
+    assert folder.read().error == LOST
+
+
+def _ask(folder: RunFolder, gate: object) -> None:
+    gate.wait()  # type: ignore[attr-defined]
+    for _ in range(2000):
+        folder.alive()
+
+
+def test_who_asks_whether_a_run_lives_never_keeps_its_process_from_running_it(
+    tmp_path: Path,
+) -> None:
+    folder = start(tmp_path)
+    gate = fork.Barrier(3)
+    children = [fork.Process(target=_ask, args=(folder, gate)) for _ in range(2)]
+    for child in children:
+        child.start()
+    gate.wait()
+    for _ in range(200):
+        folder.lock().release()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0, 0]
+
+
+def test_the_summaries_of_the_arms_are_read_alone(tmp_path: Path) -> None:
+    folder = start(tmp_path)
+    assert folder.summaries() == {}
+    whole = finish(folder)
+    assert whole.view.judgement is not None
+    assert folder.summaries() == whole.view.judgement.summaries
+
+
 def test_a_finished_run_is_never_settled(tmp_path: Path) -> None:
     folder = start(tmp_path)
     finish(folder)

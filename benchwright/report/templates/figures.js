@@ -3,6 +3,7 @@
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const settings = { displayModeBar: false, responsive: true, showTips: false };
   const drawn = [];
+  document.getElementById("undrawn").remove();
   for (const [key, figure] of Object.entries(figures)) {
     const place = document.getElementById(key);
     if (place) {
