@@ -32,9 +32,7 @@ def runaway(
     rate_gb_s: float, processes: float = 1, limit_mb: float = 4000.0, start_mb: float = 0.0
 ) -> None:
     """Take memory at a rate, shared among processes, up to a limit; the first part at once."""
-    for _ in range(int(processes) - 1):
-        if os.fork() == 0:
-            break
+    _forks(int(processes))
     blocks = [_touch(int(start_mb * MB / processes))] if start_mb else []
     step_s = 0.001
     # Whole huge pages: at 2 GB/s small ones don't keep up.
@@ -50,34 +48,45 @@ def runaway(
     signal.pause()
 
 
-def hold(mb: float, processes: float = 1) -> None:
-    """Take memory, say so, and keep it."""
-    for _ in range(int(processes) - 1):
-        if os.fork() == 0:
-            break
+def hold(mb: float, processes: float = 1, hold_s: float = 3600.0) -> None:
+    """Take memory, say so, and keep it for a while."""
+    children = _forks(int(processes))
     block = _touch(int(mb * MB / processes))
     os.write(1, b"held\n")
-    signal.pause()
+    time.sleep(hold_s)
     block.close()
+    for child in children:
+        os.waitpid(child, 0)
 
 
-def share(mb: float, processes: float, hold_s: float = 0.5) -> None:
-    """Have forks read memory of the parent: resident in each, there only once."""
+def share(mb: float, processes: float, own_mb: float = 0.0, hold_s: float = 0.5) -> None:
+    """Have forks read memory of the parent: resident in each, there only once.
+
+    Each then takes `own_mb` of its own.
+    """
     size = int(mb * MB)
     block = _touch(size)
-    for _ in range(int(processes) - 1):
-        if os.fork() == 0:
-            break
-    total = 0
-    for start in range(0, size, 4096):
-        total += block[start]
+    children = _forks(int(processes))
+    with memoryview(block) as pages:
+        total = sum(bytes(pages[::4096]))
+    own = _touch(int(own_mb * MB)) if own_mb else None
     time.sleep(hold_s)
     os.write(1, b"shared %d\n" % total)
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            return
+    for child in children:
+        os.waitpid(child, 0)
+    if own is not None:
+        own.close()
+
+
+def _forks(processes: int) -> list[int]:
+    """Become so many processes; the first one gets the others' numbers."""
+    children: list[int] = []
+    for _ in range(processes - 1):
+        child = os.fork()
+        if child == 0:
+            return []
+        children.append(child)
+    return children
 
 
 if __name__ == "__main__":

@@ -352,5 +352,42 @@ def program(mode: str, **options: float) -> tuple[str, ...]:
     return (sys.executable, "-S", str(ALLOCATE), mode, json.dumps(options))
 
 
+@contextmanager
+def neighbour(group: Path, mb: float) -> Iterator[subprocess.Popen[bytes]]:
+    """An innocent process in a group, that holds memory."""
+    with _in_group(program("hold", mb=mb), group) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"held\n":
+            raise RuntimeError("the neighbour got no memory")
+        yield process
+
+
+def runaway_without_guard(group: Path, rate_gb_s: float, limit_mb: float) -> None:
+    """The control: a plain child takes memory in a group until the kernel has killed something."""
+    before = _oom_kills(group)
+    argv = program("runaway", rate_gb_s=rate_gb_s, limit_mb=limit_mb)
+    with _in_group(argv, group):
+        wait_until(lambda: _oom_kills(group) > before, "the kernel's kill")
+
+
+def _oom_kills(group: Path) -> int:
+    return int((group / "memory.oom_control").read_text().rpartition("oom_kill ")[2])
+
+
+@contextmanager
+def _in_group(argv: tuple[str, ...], group: Path) -> Iterator[subprocess.Popen[bytes]]:
+    join = 'echo $$ > "$1" && shift && exec "$@"'
+    process = subprocess.Popen(
+        ["sh", "-c", join, "sh", str(group / "cgroup.procs"), *argv], stdout=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
 if __name__ == "__main__":
     _request(sys.argv[2])

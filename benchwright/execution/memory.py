@@ -396,9 +396,8 @@ class PollingGuard(Guard):
                 f"of the stage can't be read, and their resident sets sum to {bound / MB:.0f} MB, "
                 f"over the budget of {budget / MB:.0f} MB.",
             )
-        return self._passed(
-            budget, exact, f"its {len(sizes)} processes held {exact / MB:.0f} MB (sum of PSS)"
-        )
+        held = f"its {len(sizes)} processes held {exact / MB:.0f} MB (sum of PSS)"
+        return self._passed(budget, exact, held)
 
     def _passed(self, budget: int, use: int, held: str) -> Breach:
         self._peak = max(self._peak, use)
@@ -467,13 +466,14 @@ class PollingGuard(Guard):
         total = _sum_of_pss(sizes)
         if total is not None:
             self._pss = _PssSum(now, time.monotonic() - began, total, sizes, tight=True)
+            self._peak = max(self._peak, total)
         return total
 
     def _sample(self, sizes: dict[int, _Size], now: float) -> None:
         """Read PSS where it could be a new peak."""
         self._sample_at = now + _sample_interval(now - self._began)
         if self._bound(sizes, now) > self._peak and self._may_read(now):
-            self._peak = max(self._peak, self._read_all(sizes, now) or 0)
+            self._read_all(sizes, now)
 
     def peak(self, largest_process: int | None) -> int | None:
         """The largest sum of PSS seen, or one process whose resident set was larger."""

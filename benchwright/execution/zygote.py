@@ -49,6 +49,9 @@ def main(control: socket.socket, owner: int | None) -> None:
     """
     linux.adopt_orphans()
     linux.set_name("bw zygote")
+    control.set_inheritable(False)
+    if owner is not None:
+        os.set_inheritable(owner, False)
     wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
