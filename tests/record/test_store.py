@@ -18,6 +18,7 @@ import pytest
 
 from benchwright.errors import BadInput, BenchwrightError
 from benchwright.judgement.verdict import Tag
+from benchwright.record import form
 from benchwright.record.index import read_index, rebuild_index
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import LOST, UNCLAIMED, RunFolder, RunStore
@@ -147,6 +148,17 @@ def test_a_torn_last_replicate_is_left_out_and_said(tmp_path: Path) -> None:
     folder.append_sample(record().view.samples[-1])
     assert path.read_bytes() == whole
     assert folder.read().view.findings == ()
+
+
+def test_a_replicate_that_was_run_again_counts_once_as_it_ended_last(tmp_path: Path) -> None:
+    folder = start(tmp_path)
+    failed = next(s for s in record().view.samples if not s.ok)
+    good = record().view.samples[3]
+    again = replace(good, order=failed.order)
+    for sample in (good, failed, again):
+        folder.append_sample(sample)
+    assert folder.samples() == (good, again)
+    assert len((folder.path / "samples.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_damaged_line_is_named_by_file_and_line(tmp_path: Path) -> None:
@@ -366,9 +378,11 @@ def test_there_is_no_way_out_of_the_folder_of_runs(tmp_path: Path) -> None:
 def test_a_thousand_replicates_are_read_without_a_second_look_at_any_file(tmp_path: Path) -> None:
     folder = start(tmp_path)
     finish(folder)
-    path = folder.path / "samples.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[i % len(lines)] for i in range(1000)))
+    rows = [
+        json.dumps(form.write_sample(replace(record().view.samples[0], order=number))) + "\n"
+        for number in range(1000)
+    ]
+    (folder.path / "samples.jsonl").write_text("".join(rows))
     opened: list[str] = []
     watching = True
 
