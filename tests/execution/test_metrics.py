@@ -205,13 +205,11 @@ def test_lines_of_name_and_value_are_read_between_others(read):
 
 def test_a_decimal_comma_is_a_clear_error_under_every_locale(refusal):
     before = locale.setlocale(locale.LC_ALL)
-    tried = ["C"]
     for name in ("de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8"):
         try:
             locale.setlocale(locale.LC_ALL, name)
         except locale.Error:
             continue
-        tried.append(name)
         text = refusal("p50_ms: 1,25\n")
         assert "'1,25'" in text
     locale.setlocale(locale.LC_ALL, before)
