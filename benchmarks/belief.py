@@ -66,7 +66,9 @@ SHAPES = {"20 of 3": (20, 3), "10 of 10": (10, 10), "2 of 10": (2, 10)}
 MATTERS = 0.01
 """`min_effect` of the simulated metrics: the default."""
 
-NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+NOISES: Mapping[str, Noise] = {
     "normal": lambda draw, shape: 1 + 0.02 * draw.standard_normal(shape),
     "lognormal": lambda draw, shape: np.exp(0.3 * draw.standard_normal(shape)),
     "heavy-tailed": lambda draw, shape: np.exp(0.02 * draw.standard_t(3, shape)),
@@ -77,7 +79,7 @@ NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray
 """Noise around 1, between processes. Heavy-tailed: Student's t with 3 degrees of freedom.
 Bimodal: half of the processes are 10 % slower."""
 
-HARD_NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+HARD_NOISES: Mapping[str, Noise] = {
     "t with 2 degrees": lambda draw, shape: np.exp(0.02 * draw.standard_t(2, shape)),
     "floor + lognormal": lambda draw, shape: 1 + 0.05 * np.exp(draw.standard_normal(shape)),
     "1 in 5 slow": lambda draw, shape: (
@@ -260,11 +262,13 @@ def single(metric: Metric, a: Sequence[float], b: Sequence[float]) -> Contrast:
     return contrast(metric, *units)
 
 
-def coverage(repetitions: int, seed: int) -> dict[str, Any]:
+def coverage(
+    repetitions: int, seed: int, noises: Mapping[str, Noise] | None = None
+) -> dict[str, Any]:
     """Share of 95 % intervals that hold the true ratio."""
     truth = 1.05
     table: dict[str, dict[str, float]] = {}
-    for name, noise in {**NOISES, **HARD_NOISES}.items():
+    for name, noise in (noises or {**NOISES, **HARD_NOISES}).items():
         for replicates in (5, 10, 30):
             draw = np.random.default_rng([seed, replicates, len(name)])
             a = noise(draw, (repetitions, replicates))
@@ -427,14 +431,14 @@ def lucky_seeds(candidates: int, seed: int, seeds: int = 10) -> dict[str, Any]:
 # 5. Families
 
 
-def family(runs: int, seed: int) -> dict[str, Any]:
+def family(runs: int, seed: int, noises: Mapping[str, Noise] = NOISES) -> dict[str, Any]:
     """Share of A/A runs with four treatments in which any of them is called different.
 
     `min_effect` is made so small that it protects nothing: what is seen is the family's error.
     """
     metric = SPEED.model_copy(update={"min_effect": 1e-9})
     table = {}
-    for name, noise in NOISES.items():
+    for name, noise in noises.items():
         draw = np.random.default_rng([seed, 6, len(name)])
         wrong = alone = 0
         for _ in range(runs):

@@ -95,11 +95,12 @@ def _constant(values: Sequence[float]) -> bool:
     return deviation(values) <= NO_SPREAD * max(abs(value) for value in values)
 
 
-def _logs(metric: Metric, values: Sequence[float]) -> Sequence[float]:
-    """The values on the scale that they are compared on."""
+def _logs(metric: Metric, values: Sequence[float]) -> list[float]:
+    """The values on the scale that they are compared on; differences scaled to at most 1."""
     if metric.scale is Scale.RATIO and min(values) > 0:
         return [math.log(value) for value in values]
-    return values
+    largest = max(abs(value) for value in values) or 1.0
+    return [value / largest for value in values]
 
 
 def no_spread(metric: Metric, arm: str, values: Sequence[float]) -> Finding | None:

@@ -138,7 +138,8 @@ def test_several_values_of_one_treatment_are_one_treatment() -> None:
     assert "more-than-one-treatment" not in asked(config(treatment=("on", "auto")), [RELIABLE])
 
 
-WILD = tuple(value * factor for value, factor in zip(FAST, (1.0, 1.3, 0.8, 1.1, 0.9) * 2))
+FACTORS = (1.0, 1.3, 0.8, 1.1, 0.9) * 2
+WILD = tuple(value * factor for value, factor in zip(FAST, FACTORS, strict=True))
 NOISY = replace(judged(view({"off": WILD, "on": WILD[3:] + WILD[:3]})), tag=Tag.QUALIFIED)
 
 

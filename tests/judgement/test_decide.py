@@ -48,7 +48,7 @@ def test_gate_2_rule_3_the_decision_is_read_off_the_interval() -> None:
         low, high = said.interval.low, said.interval.high
         assert low is not None
         assert high is not None
-        inside = 1 / 1.01 < low and high < 1.01
+        inside = low > 1 / 1.01 and high < 1.01
         beyond = high < 1 / 1.01 or low > 1.01
         assert (inside, beyond) == (
             expected is Decision.EQUIVALENT,
@@ -145,7 +145,9 @@ def test_an_inconclusive_one_says_which_way_it_leans() -> None:
     assert (said.decision, said.leans) == (Decision.INCONCLUSIVE, "worse")
     said = verdict(RATE, before, after)
     assert (said.decision, said.leans) == (Decision.INCONCLUSIVE, "better")
-    said = verdict(TIME, noisy(10, 0), [v * f for v, f in zip(noisy(10), (0.9, 1.1) * 5, strict=True)])
+    said = verdict(
+        TIME, noisy(10, 0), [v * f for v, f in zip(noisy(10), (0.9, 1.1) * 5, strict=True)]
+    )
     assert (said.decision, said.leans) == (Decision.INCONCLUSIVE, "")
 
 

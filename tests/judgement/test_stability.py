@@ -100,9 +100,7 @@ def test_a_slow_first_block_points_at_the_warm_up() -> None:
 def test_a_slow_first_value_inside_each_process_is_seen() -> None:
     run = view(
         {"off": FAST, "on": SLOW},
-        change=lambda sample: measured(
-            sample, values={"p50_ms": (13.0, 10.0, 10.1, 9.9, 10.0)}
-        ),
+        change=lambda sample: measured(sample, values={"p50_ms": (13.0, 10.0, 10.1, 9.9, 10.0)}),
     )
     found = [f for f in judge_run(run).findings if f.code == "warm-up-inside"]
     assert len(found) == 2
