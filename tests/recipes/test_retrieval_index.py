@@ -137,9 +137,11 @@ def test_every_arm_answers_alike_so_that_only_the_segments_differ(small, tmp_pat
     assert all(answers(one))
 
 
-def test_merging_leaves_no_free_pages_that_would_set_the_arms_apart(small):
-    with sqlite3.connect(small["index"]) as connection:
-        assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
+def test_merging_leaves_no_free_pages_that_would_set_the_arms_apart(small, tmp_path):
+    for segments in (1, 4):
+        built = index(small["collection"], tmp_path / f"{segments}", segments=segments)
+        with sqlite3.connect(built) as connection:
+            assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
 
 
 def test_segments_that_fts5_cant_merge_to_are_refused_with_what_would_do(small, tmp_path):
