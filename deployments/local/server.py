@@ -68,9 +68,12 @@ def find(home: LocalHome) -> ServerRecord | None:
             where=Where(file=home.server_record),
             hint="run there, name another --home, or set PREFECT_API_URL to a shared server",
         )
-    if record.version != prefect_version() or not is_healthy(record.port):
+    if record.version != prefect_version():
         return None
-    return record
+    # Its starter may have been interrupted, and it is on its way up: that is waited for.
+    age_s = time.time() - home.server_record.stat().st_mtime
+    within_s = max(HEALTH_S, launch.START_LIMIT_S - age_s)
+    return record if is_healthy(record.port, within_s) else None
 
 
 def is_healthy(port: int, within_s: float = HEALTH_S) -> bool:

@@ -139,7 +139,7 @@ def hang(run_dir: Path, argument: str) -> int:
     def never() -> None:
         wait_for(run_dir, "never")
 
-    @flow(name="hang")
+    @flow(name="hang", flow_run_name=run_dir.name)
     def hanging() -> None:
         never()
 
@@ -159,7 +159,7 @@ def steps(run_dir: Path, count: str) -> int:
     def one(number: int) -> int:
         return number
 
-    @flow(name="steps")
+    @flow(name="steps", flow_run_name=run_dir.name)
     def stepping() -> None:
         first()
         for number in range(int(count)):

@@ -159,10 +159,10 @@ def test_a_run_that_was_killed_is_crashed_on_prefects_pages(local_home: Path) ->
     submission = client.submit(local, make_run(local_home, "hang"), entry=ENTRY)
     wait_until((submission.run_dir / "begun").exists)
     api_url = local.api_url
-    tagged = {"flow_runs": {"tags": {"all_": [submission.run_dir.name]}}}
+    named = {"flow_runs": {"name": {"any_": [submission.run_dir.name]}}}
     wait_until(
         lambda: (
-            [task["state_type"] for task in get(f"{api_url}/task_runs/filter", tagged)]
+            [task["state_type"] for task in get(f"{api_url}/task_runs/filter", named)]
             == ["RUNNING"]
         )
     )
@@ -172,7 +172,7 @@ def test_a_run_that_was_killed_is_crashed_on_prefects_pages(local_home: Path) ->
         wait_until(
             lambda kind=kind: (
                 [  # type: ignore[misc]
-                    one["state_type"] for one in get(f"{api_url}/{kind}/filter", tagged)
+                    one["state_type"] for one in get(f"{api_url}/{kind}/filter", named)
                 ]
                 == ["CRASHED"]
             )
@@ -193,8 +193,8 @@ def test_a_run_survives_the_death_of_its_server(home: Path) -> None:
     replaced = server_of(home)
     assert replaced.pid != killed.pid
     assert replaced.port == killed.port
-    tagged = {"flow_runs": {"tags": {"all_": [submission.run_dir.name]}}}
-    (flow_run,) = get(f"{local.api_url}/flow_runs/filter", tagged)
+    named = {"flow_runs": {"name": {"any_": [submission.run_dir.name]}}}
+    (flow_run,) = get(f"{local.api_url}/flow_runs/filter", named)
     assert flow_run["state_type"] == "COMPLETED"
 
 
