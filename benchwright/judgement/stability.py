@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import correlation
+from itertools import pairwise
 
 from benchwright.execution.sample import Sample
 from benchwright.judgement import words
@@ -310,15 +310,22 @@ def modes(metric: Metric, arm: str, values: Sequence[float]) -> Finding | None:
     )
 
 
+def lag_one(values: Sequence[float]) -> float:
+    """Correlation of each value with the next (Box, Jenkins and Reinsel, Time Series Analysis,
+    1994, chapter 2); 0 where the values have no spread."""
+    centre = mean(values)
+    gaps = [value - centre for value in values]
+    total = math.fsum(gap * gap for gap in gaps)
+    shared = math.fsum(one * following for one, following in pairwise(gaps))
+    return shared / total if total else 0.0
+
+
 def autocorrelation(metric: Metric, arm: str, values: Sequence[float]) -> Finding | None:
     """Neighbouring blocks that resemble each other."""
     if len(values) < MIN_FOR_SHAPE or _constant(values):
         return None
-    scaled = _logs(metric, values)
-    if _constant(scaled[:-1]) or _constant(scaled[1:]):
-        return None
     limit = ONE_PER_CENT / math.sqrt(len(values))
-    lag = correlation(scaled[:-1], scaled[1:])
+    lag = lag_one(_logs(metric, values))
     if not lag > limit:
         return None
     return Finding(
