@@ -48,8 +48,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["line"] = one_line
+    environment.filters["line"] = _line
     return environment
+
+
+def _line(text: str) -> str:
+    """A text on one line, where a number and its per cent sign stay together."""
+    return one_line(text).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 @cache

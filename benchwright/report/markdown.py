@@ -19,9 +19,9 @@ from benchwright.report.sections import (
     title,
 )
 
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_SPECIAL = re.compile(r"[\\`*\[\]|~&<>]|(?<![^\W_])_|_(?![^\W_])|!(?=\[)")
-_LEADING = re.compile(r"^(?:[#+\-=]|\d+(?=[.)](?:\s|$)))")
+_ENTITIES = {"&": "&amp;", "<": "&lt;"}
+_SPECIAL = re.compile(r"[\\`*\[\]|~&<]|(?<![^\W_])_|_(?![^\W_])|!(?=\[)")
+_LEADING = re.compile(r"^(?:[#+\-=>]|\d+(?=[.)](?:\s|$)))")
 _LINK = re.compile(r"(?i)\b(https?|ftp|mailto|www)(?=[:.])")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchwright.execution.sample import Sample
-from benchwright.judgement.verdict import Decision, Tag
+from benchwright.judgement.verdict import Tag
 from benchwright.judgement.words import count, listed
 from benchwright.record.run import RunRecord, Status
 from benchwright.report import numbers
@@ -54,9 +54,8 @@ def _well(record: RunRecord) -> Iterable[str]:
     for guardrail in view.judgement.guardrails:
         if guardrail.held:
             yield (
-                f"The guardrail {guardrail.metric.name} held with {guardrail.arm}: "
-                f"{numbers.quantity(guardrail.observed, guardrail.metric.unit)}, limit "
-                f"{guardrail.limit}."
+                f"The guardrail {guardrail.metric.name} held with {guardrail.arm}, limit "
+                f"{guardrail.limit}: {guardrail.reason}"
             )
     if view.tag is Tag.RELIABLE:
         yield "An earlier run with the same configuration gave the same result."
@@ -74,12 +73,26 @@ def went_wrong(record: RunRecord) -> tuple[str, ...]:
 
 
 def _wrong(record: RunRecord) -> Iterable[str]:
-    view = record.view
-    if record.status not in (Status.COMPLETED, Status.IN_PROGRESS):
-        yield f"The run ended as {record.status}: {first_line(record.error) or 'no reason given'}."
+    view, judgement = record.view, record.view.judgement
     if record.status is Status.IN_PROGRESS:
         yield "The run hasn't ended: what follows is what is known so far."
+    elif record.status is not Status.COMPLETED:
+        yield f"The run ended as {record.status}: {first_line(record.error) or 'no reason given'}."
     yield from record.flagged
+    if judgement is None:
+        yield from _unjudged(record)
+    # What a judged run is to be blamed for is judgement's to say; it saw `view.findings` too,
+    # but for those that came up when the record was read.
+    findings = (*(judgement.findings if judgement else ()), *view.findings)
+    for weight in ((True, True), (True, False), (False, True), (False, False)):
+        for finding in findings:
+            if (finding.failure, finding.caveat) == weight:
+                yield finding.message
+
+
+def _unjudged(record: RunRecord) -> Iterable[str]:
+    """What can be told without a judgement."""
+    view = record.view
     failed = [sample for sample in view.samples if not sample.ok]
     yield from (_failure(sample) for sample in failed[:_SHOWN])
     if len(failed) > _SHOWN:
@@ -87,34 +100,18 @@ def _wrong(record: RunRecord) -> Iterable[str]:
     missing = (view.expected or 0) - len(view.samples)
     if missing > 0:
         yield f"{count(missing, 'replicate')} of {view.expected} did not run."
-    findings = [*view.findings, *(view.judgement.findings if view.judgement else ())]
-    for finding in findings:
-        if finding.failure or finding.caveat:
-            yield finding.message
-    if view.judgement is not None:
-        for guardrail in view.judgement.guardrails:
-            if guardrail.held is False:
-                yield (
-                    f"The guardrail {guardrail.metric.name} broke with {guardrail.arm}: "
-                    f"{guardrail.reason}"
-                )
-            elif guardrail.held is None:
-                yield (
-                    f"Whether the guardrail {guardrail.metric.name} held with {guardrail.arm} "
-                    f"can't be told: {guardrail.reason}"
-                )
-        for verdict in view.judgement.verdicts:
-            if verdict.decision in (Decision.INCONCLUSIVE, Decision.NO_VERDICT):
-                lean = f", it leans {verdict.leans}" if verdict.leans else ""
-                yield (
-                    f"{verdict.metric.name} with {verdict.treatment.arm} stayed undecided "
-                    f"({verdict.decision}{lean})."
-                )
-    for finding in findings:
-        if not finding.failure and not finding.caveat:
-            yield finding.message
     for code, reason in view.overrides.items():
         yield f"The challenge {code} was overridden: {first_line(reason)}"
+    if view.fingerprint.unknown:
+        yield f"Could not be read: {listed(view.fingerprint.unknown, limit=12)}."
+    misses = [result for result in view.prep if not result.cached]
+    for result in misses[:_SHOWN]:
+        yield (
+            f"{result.stage} for {result.arm} was not in the cache and was built in "
+            f"{numbers.duration(result.wall_s)}: {first_line(result.reason)}"
+        )
+    if len(misses) > _SHOWN:
+        yield f"{len(misses) - _SHOWN} more prep results were not in the cache."
 
 
 def _failure(sample: Sample) -> str:
@@ -129,20 +126,10 @@ def _failure(sample: Sample) -> str:
 
 
 def _unknown(record: RunRecord) -> Iterable[str]:
+    """What nobody looked at or could look at."""
     view, config = record.view, record.view.config
-    unknown = view.fingerprint.unknown
     if not view.fingerprint.fields:
         yield "What it ran on was not read: no other run can be compared with it."
-    elif unknown:
-        yield f"Could not be read: {listed(unknown, limit=12)}."
-    misses = [result for result in view.prep if not result.cached]
-    for result in misses[:_SHOWN]:
-        yield (
-            f"{result.stage} for {result.arm} was not in the cache and was built in "
-            f"{numbers.duration(result.wall_s)}: {first_line(result.reason)}"
-        )
-    if len(misses) > _SHOWN:
-        yield f"{len(misses) - _SHOWN} more prep results were not in the cache."
     measured = [sample for sample in view.samples if sample.measurement is not None]
     if not measured:
         yield "Nothing was measured."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from benchwright.judgement.hypothesis import expectations
 from benchwright.judgement.verdict import ArmSummary, Decision, GuardrailResult, Tag, Verdict
 from benchwright.judgement.view import RunView
 from benchwright.judgement.words import count, listed
@@ -236,8 +237,12 @@ def _primary(record: RunRecord, around: Background) -> Iterable[Block]:
 
 
 def _expected(record: RunRecord, metric: Metric) -> str:
-    text = record.expected_effect or record.view.config.hypothesis or ""
-    return text if metric.name in text else "not stated"
+    """What the hypothesis expects of a metric, in a few words."""
+    config = record.view.config
+    for expected in expectations(config.hypothesis, config.metrics):
+        if expected.metric.name == metric.name:
+            return str(expected).removeprefix(f"{metric.name} ")
+    return "not stated"
 
 
 def _levels(verdicts: Sequence[Verdict]) -> str:

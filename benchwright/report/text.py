@@ -211,18 +211,9 @@ def _verdicts(page: _Page, verdicts: Sequence[Verdict]) -> None:
 
 
 def _guardrails(page: _Page, guardrails: Sequence[GuardrailResult]) -> None:
-    from benchwright.report import numbers
-
     for guardrail in guardrails:
         word = {True: "held", False: "broken", None: "unknown"}[guardrail.held]
-        observed = numbers.quantity(guardrail.observed, guardrail.metric.unit)
-        page.labelled(
-            word,
-            [
-                f"guardrail {guardrail.metric.name} with {guardrail.arm}: {observed}, limit "
-                f"{guardrail.limit}" + ("" if guardrail.held else f": {guardrail.reason}")
-            ],
-        )
+        page.labelled(word, [f"guardrail: {guardrail.reason}"])
 
 
 def render_comparison(comparison: Comparison, *, color: bool = False) -> str:

@@ -37,7 +37,7 @@ def test_a_run_ends_with_its_arms_its_verdict_its_tag_and_why() -> None:
         "max_num_segments=1 9 1.228 1.222 1.183 1.284 2.26 %",
         "better p50_ms is 89.8 % lower with max_num_segments=1 (ratio 0.1024, 95 % interval 0.0994",
         "could tell a change of 4.15 % from none",
-        "held guardrail recall@10 with max_num_segments=1: 0.98, limit at most 0.01 lower",
+        "held guardrail: recall@10 with max_num_segments=1 is unchanged; allowed: at most",
         "hypothesis PARTIAL: the numbers hold",
         "UNRELIABLE a replicate failed: max_num_segments=1 in block 6",
         "database is locked",
@@ -72,7 +72,10 @@ def test_an_analysis_gives_each_number_with_its_limit_and_ends_with_a_command() 
     view = record().view
     assert view.judgement is not None
     text = words(render_analysis(view, view.judgement.findings))
-    assert "spread: p50_ms of max_num_segments=16 spreads by 2.9 % (0.029, limit 0.05)" in text
+    assert (
+        "p50_ms in max_num_segments=16 spreads by 3.4 % between replicates. (0.034, limit 0.1)"
+        in text
+    )
     assert "caveat unverified:" in text
     assert "benchwright analyze 2026-03-02_retrieval-index_3fa91c" in text
 
