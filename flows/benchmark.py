@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,8 @@ from prefect import flow, tags
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
-from benchwright.errors import BenchwrightError, GuardEnded, Interrupted
+from benchwright.errors import BenchwrightError, GateRefused, GuardEnded, Interrupted
+from benchwright.execution.launch import Launcher
 from benchwright.execution.runner import LOCAL_HOST, StageRunner
 from benchwright.execution.sample import Sample
 from benchwright.execution.supervisor import Supervisor
@@ -129,7 +130,7 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
         config=config,
         folders=folders,
         cache=ArtifactCache(home / "cache"),
-        launchers={LOCAL_HOST: Supervisor(home)},
+        launchers=launchers_for(config, {LOCAL_HOST: Supervisor(home)}),
         environ=environ,
         deadline=started + config.budget.wall_s if config.budget.wall_s else None,
     )
@@ -152,6 +153,11 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
         fingerprint=fingerprint_run(record, home, environ),
         samples=list(finished_replicates(record)),
     )
+
+
+def launchers_for(config: BenchmarkConfig, local: Mapping[str, Launcher]) -> Mapping[str, Launcher]:
+    """How a process is run on each host that the stages name; this machine is the one without."""
+    return local
 
 
 def finished_replicates(record: RunRecord) -> tuple[Sample, ...]:
@@ -221,8 +227,18 @@ def altered_artifacts(session: RunSession, cached: Iterable[Signature]) -> Itera
 
 
 def finish(session: RunSession, status: Status, error: str) -> RunRecord:
-    """The last task: judge, record, report."""
-    report.with_options(task_run_name="report", tags=["kind:report"])(status.value, error)
+    """The last task: judge, record, report.
+
+    Raises:
+        Exception: A fault of Benchwright's own; the run is recorded as failed, with the fault.
+    """
+    try:
+        report.with_options(task_run_name="report", tags=["kind:report"])(status.value, error)
+    except Exception as fault:
+        why = f"its result could not be judged or reported: {fault!r}"
+        failed = replace(session.record, status=Status.FAILED, error=f"{error}\n{why}".strip())
+        session.folder.write_results(failed)
+        raise
     assert session.finished is not None
     return session.finished
 
@@ -233,6 +249,8 @@ def status_after(problem: BenchwrightError, session: RunSession) -> Status:
         return Status.INTERRUPTED
     if isinstance(problem, GuardEnded):
         return Status.ABORTED_GUARDRAIL
+    if isinstance(problem, GateRefused):
+        return Status.ABORTED_PREFLIGHT
     return Status.FAILED
 
 

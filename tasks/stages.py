@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from prefect import task
@@ -11,6 +12,8 @@ from prefect.states import Completed, Failed, State
 from benchwright.execution.host import building, measuring
 from benchwright.execution.runner import Replicate
 from benchwright.planning.signing import sign_stage
+from benchwright.spec.context import Approval
+from benchwright.spec.model import StageKind
 from tasks.session import RunSession, session
 
 
@@ -94,6 +97,27 @@ def step(stage: str, arm: str) -> None:
     run = session()
     the_stage = run.stage(stage)
     run.folder.event({"kind": "step_started", "stage": stage})
-    needed = {name: run.steps[name] for name in the_stage.needs if name in run.steps}
-    run.steps[stage] = run.runner.step(the_stage, run.arms[arm], needed)
+    needed = {name: results_of(run, name) for name in the_stage.needs}
+    returned = run.runner.step(the_stage, run.arms[arm], needed)
+    run.steps[stage] = asdict(returned) if isinstance(returned, Approval) else returned
     run.folder.event({"kind": "step_done", "stage": stage})
+
+
+def results_of(run: RunSession, stage: str) -> Any:
+    """What a stage hands to a step that needs it.
+
+    What a step or gate returned; for a measure stage a list with what each analysed replicate
+    gave; None for a prep stage, whose artifacts are handed over as paths.
+    """
+    if run.stage(stage).kind is StageKind.MEASURE:
+        return [
+            {
+                "arm": sample.arm,
+                "block": sample.block,
+                "metrics": dict(sample.measurement.metrics),
+                "effective": dict(sample.measurement.effective),
+            }
+            for sample in run.samples
+            if sample.stage == stage and not sample.warmup and sample.measurement is not None
+        ]
+    return run.steps.get(stage)

@@ -99,10 +99,13 @@ def sign_stage(
         },
         environ=environ,
     )
+    params = {name: arm.params[name] for name in sorted(uses(stage, config))}
+    if stage.function is not None:  # a function receives the seed in its context
+        params["run.seed"] = config.replication.seed
     return sign(
         stage.model_copy(update={"inputs": rendered.inputs}),
         command=rendered.command or "",
-        params={name: arm.params[name] for name in sorted(uses(stage, config))},
+        params=params,
         env=rendered.env,
         folder=folder,
         cwd=rendered.cwd,
