@@ -300,6 +300,8 @@ def end_process(pid: int, born: int, lock: Path, grace_s: float) -> None:
         if birth(pid) == born:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+                # One that was stopped (Ctrl-Z, a debugger) wouldn't notice.
+                os.kill(pid, signal.SIGCONT)
         deadline = time.monotonic() + wait_s
         while is_held(lock) and time.monotonic() < deadline:
             time.sleep(POLL_S)

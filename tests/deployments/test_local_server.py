@@ -199,7 +199,9 @@ def test_a_run_survives_the_death_of_its_server(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_first_starts_at_once_start_one_of_each(home: Path) -> None:
+def test_two_first_starts_at_once_start_one_of_each(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starters = [
         subprocess.Popen(
             [sys.executable, "-c", BOTH, str(home), ENTRY],
@@ -225,6 +227,17 @@ def test_two_first_starts_at_once_start_one_of_each(home: Path) -> None:
     assert replaced.pid != killed.pid
     assert local.api_url == killed.api_url
     assert any("Prefect server" in text for text in said_now)
+
+    # So is one that doesn't answer, though it lives.
+    os.kill(replaced.pid, signal.SIGSTOP)
+    os.utime(LocalHome(home).server_record, (0, 0))
+    monkeypatch.setattr(server, "HEALTH_S", 0.5)
+    said_now.clear()
+    client.ensure_server(home, said_now.append)
+    monkeypatch.undo()
+    assert server_of(home).pid != replaced.pid
+    assert any("does not answer" in text for text in said_now)
+    replaced = server_of(home)
 
     # One of another version of Prefect is replaced while it lives; this one ends by itself.
     old = ServerRecord(
