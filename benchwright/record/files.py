@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,12 +60,16 @@ def sync_folder(folder: Path) -> None:
 def write_atomically(path: Path, text: str, mode: int = PUBLIC) -> None:
     """Write a file beside its place and rename it there: readers see the old or the new one.
 
+    One writes at a time: callers that may meet hold a lock (see `exclusively`). So the file
+    beside has one name, and what a kill leaves of it is overwritten by the next.
+
     Raises:
         BenchwrightError: The disk is full or the folder can't be written; the old file stays.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    beside = path.with_name(f".{path.name}.new")
     with _told(path):
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(beside, flags, mode)
         try:
             try:
                 _write_all(descriptor, text.encode("utf-8", "replace"))

@@ -28,6 +28,11 @@ class Layout:
         return self.home / "runs"
 
     @property
+    def building(self) -> Path:
+        """Folders of runs that are being created; never seen by who reads."""
+        return self.home / ".building"
+
+    @property
     def cache(self) -> Path:
         """Artifacts of prep stages, by signature."""
         return self.home / "cache"

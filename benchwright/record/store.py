@@ -9,6 +9,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -46,6 +47,9 @@ UNCLAIMED = "no process took it up"
 
 UNCLAIMED_AFTER_S = 30.0
 """Seconds that a created run may wait for the process that runs it before it counts as lost."""
+
+_LEFT_AFTER_S = 3600.0
+"""Age from which a folder of a run that is being created was left by a process that died."""
 
 _DRAWS = 100
 """Run ids drawn before giving up; of 16 million, two in an instant already are rare."""
@@ -134,10 +138,12 @@ class RunFolder:
         """
         if record.view.run_id != self.run_id:
             raise BadInput(f"the record of {record.view.run_id} doesn't belong in {self.path}")
-        write_atomically(self._results, form.write_results(record))
-        if record.status is Status.IN_PROGRESS and not self.alive():
-            # It is to go on in another process: who ran it before has no say any more.
-            self._alive.unlink(missing_ok=True)
+        text = form.write_results(record)
+        with self._writing():
+            write_atomically(self._results, text)
+            if record.status is Status.IN_PROGRESS and not self.alive():
+                # It is to go on in another process: who ran it before has no say any more.
+                self._alive.unlink(missing_ok=True)
         update_index(self.home, self.run_id)
 
     def write_report(self, name: str, text: str) -> Path:
@@ -226,10 +232,11 @@ class RunFolder:
 
         rows, torn = load_lines(self._samples)
         # A run that was resumed has replicates twice: what failed, and what then took its place.
-        latest = {
-            (sample.order, sample.stage): sample
-            for sample in (form.read_sample(row, self._samples, line) for line, row in rows)
-        }
+        latest: dict[tuple[int, str], Sample] = {}
+        for line, row in rows:
+            sample = form.read_sample(row, self._samples, line)
+            latest.pop((sample.order, sample.stage), None)
+            latest[sample.order, sample.stage] = sample
         samples = tuple(latest.values())
         if not torn:
             return samples, ()
@@ -284,8 +291,7 @@ class RunFolder:
         status = self.status
         if status is not Status.IN_PROGRESS or self.alive():
             return status
-        # A lock of its own, not the run's: a process that is about to run it isn't refused.
-        with exclusively(self.path / ".settle"):
+        with self._writing():
             text = read(self._results)
             status = Status(form.read_head(text, self._results)["status"])
             if status is not Status.IN_PROGRESS or self.alive():
@@ -302,6 +308,14 @@ class RunFolder:
         update_index(self.home, self.run_id)
         return Status.INTERRUPTED
 
+    def _writing(self) -> AbstractContextManager[None]:
+        """Held while the results are replaced.
+
+        Not the lock of the process that runs it: who settles a run mustn't keep one that is
+        about to run it from starting.
+        """
+        return exclusively(self.path / ".writing")
+
     def _last_sign(self) -> float:
         """Time of the last thing that the run wrote, in seconds since the epoch."""
         files = (self._alive, self._samples, self._events, self._results)
@@ -316,6 +330,14 @@ def _parsed(data: bytes) -> Iterator[dict[str, Any]]:
             continue  # an event is for showing: a damaged one is not worth failing for
         if isinstance(row, dict):
             yield row
+
+
+def _sweep(workshop: Path) -> None:
+    """Remove what processes left that were killed while they created a run."""
+    for left in workshop.iterdir():
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > _LEFT_AFTER_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +393,11 @@ class RunStore:
         moment = created or clock.now()
         try:
             runs.mkdir(parents=True, exist_ok=True)
-            building = runs / f".new-{os.getpid()}-{secrets.token_hex(6)}"
-            building.mkdir(mode=0o755)
+            workshop = Layout(self.home).building
+            workshop.mkdir(exist_ok=True)
+            _sweep(workshop)
+            building = workshop / f"{os.getpid()}-{secrets.token_hex(6)}"
+            building.mkdir()
         except OSError as error:
             raise BenchwrightError(
                 f"can't make a folder for the run: {error.strerror}", where=Where(runs)

@@ -112,6 +112,8 @@ def _lines(record: RunRecord, name: str, kind: StageKind) -> tuple[Line, ...]:
             if failed:
                 what = f"{len(counted) - failed} of {len(counted)} finished"
             lines.append(Line(_two(arm, what)))
+    if name in record.steps:
+        lines.append(Line("done"))
     if len(lines) > _LINES_SHOWN:
         rest = len(lines) - _LINES_SHOWN + 1
         lines = [*lines[: _LINES_SHOWN - 1], Line(f"and {rest} more")]

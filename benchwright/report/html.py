@@ -22,7 +22,7 @@ from benchwright.report.background import Background
 from benchwright.report.figures import Figure, figures
 from benchwright.report.graph import WIDTH, graph
 from benchwright.report.plain import one_line
-from benchwright.report.sections import Table, sections, tag_line, title
+from benchwright.report.sections import Table, declared_arms, sections, tag_line, title
 from benchwright.spec.values import as_text
 
 if TYPE_CHECKING:
@@ -177,6 +177,16 @@ def _folded(record: RunRecord) -> Iterable[Table]:
         ("Arm", "Parameter", "Declared", "Effective"),
         tuple(_effective(record)),
     )
+    returned = {**record.steps, **record.extra}
+    if returned:
+        yield Table(
+            "What the steps and the domain returned",
+            ("Name", "Value"),
+            tuple(
+                (name, json.dumps(value, default=str, ensure_ascii=False))
+                for name, value in returned.items()
+            ),
+        )
     names = dict.fromkeys(
         name for sample in view.samples if sample.measurement for name in sample.measurement.metrics
     )
@@ -190,10 +200,8 @@ def _folded(record: RunRecord) -> Iterable[Table]:
 
 
 def _effective(record: RunRecord) -> Iterable[tuple[str, ...]]:
-    from benchwright.spec.arms import expand_arms
-
     declared: Mapping[str, Mapping[str, Any]] = {
-        arm.name: arm.params for arm in expand_arms(record.view.config)
+        arm.name: arm.params for arm in declared_arms(record)
     }
     seen: dict[tuple[str, str], list[str]] = {}
     for sample in record.view.samples:

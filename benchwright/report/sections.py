@@ -6,12 +6,14 @@ Source of the order: the fairness rules, "Every report".
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from benchwright.identity.fingerprint import compare_fingerprints
 from benchwright.judgement.hypothesis import expectations
 from benchwright.judgement.verdict import ArmSummary, Decision, GuardrailResult, Tag, Verdict
 from benchwright.judgement.view import RunView
@@ -21,7 +23,8 @@ from benchwright.report import numbers
 from benchwright.report.background import Background
 from benchwright.report.numbers import UNKNOWN
 from benchwright.report.outcome import first_line, went_well, went_wrong
-from benchwright.spec.arms import expand_arms
+from benchwright.report.plain import cut
+from benchwright.spec.arms import Arm, expand_arms
 from benchwright.spec.model import Metric, Role
 from benchwright.spec.values import as_text
 
@@ -37,6 +40,10 @@ TITLES = (
     "Next steps",
     "How to run it again",
 )
+
+
+_STEP_SHOWN = 300
+"""Characters of what a step returned; the rest is in `results.yaml`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +165,17 @@ def metric_of(record: RunRecord, name: str) -> Metric:
         return Metric(name=name, role=Role.SECONDARY)
 
 
+def declared_arms(record: RunRecord) -> tuple[Arm, ...]:
+    """The arms that the configuration asks for; none where its treatment has no baseline."""
+    config = record.view.config
+    if config.treatment_variable not in (None, *config.flat_params):
+        return ()
+    return expand_arms(config)
+
+
 def arm_names(record: RunRecord) -> tuple[str, ...]:
     """The arms, the baseline first, then any that only the judgement knows."""
-    declared: list[str] = []
-    config = record.view.config
-    if config.treatment_variable is None or config.treatment_variable in config.flat_params:
-        declared = [arm.name for arm in expand_arms(config)]
+    declared = [arm.name for arm in declared_arms(record)]
     judged = record.view.judgement.summaries if record.view.judgement else {}
     seen = [sample.arm for sample in record.view.samples]
     known = {*judged, *seen}
@@ -196,6 +208,10 @@ def _summary(record: RunRecord, around: Background) -> Iterable[Block]:
         ("Run", view.run_id),
         ("Configuration", view.config_hash),
     ]
+    rows += [
+        (f"Step {name}", cut(json.dumps(value, default=str, ensure_ascii=False), _STEP_SHOWN))
+        for name, value in record.steps.items()
+    ]
     rows += [("Reclassified", line) for line in record.audit]
     rows += [("Flagged", line) for line in record.flagged]
     yield Facts(tuple(rows))
@@ -205,7 +221,7 @@ def _treatment(record: RunRecord) -> str:
     variable = record.view.config.treatment_variable
     if variable is None:
         return "none: one arm"
-    values = [as_text(arm.value) for arm in expand_arms(record.view.config)]
+    values = [as_text(arm.value) for arm in declared_arms(record)] or [UNKNOWN]
     return f"{variable}: {values[0]} (baseline) against {listed(values[1:])}"
 
 
@@ -433,7 +449,7 @@ def _comparison(record: RunRecord, around: Background) -> Iterable[Block]:
     names = [m.name for m in record.view.config.metrics if m.role is Role.PRIMARY]
     arms = arm_names(record)
     columns = [(name, arm) for name in names for arm in arms]
-    header = ("Run", "Started", "Tag", "Configuration")
+    header = ("Run", "Started", "Tag", "Configuration", "Fingerprint")
     yield Table(
         "Means of the primary metrics in earlier runs, the newest last",
         (*header, *(f"{name}, {arm}" for name, arm in columns)),
@@ -445,18 +461,25 @@ def _comparison(record: RunRecord, around: Background) -> Iterable[Block]:
 def _prior_row(
     record: RunRecord, view: RunView, columns: Sequence[tuple[str, str]]
 ) -> tuple[str, ...]:
-    same = view.config_hash == record.view.config_hash
-    if view.run_id == record.view.run_id:
-        relation = "this run"
-    else:
-        relation = "the same" if same else "another"
+    config, ground = "this run", "this run"
+    if view.run_id != record.view.run_id:
+        config = "the same" if view.config_hash == record.view.config_hash else "another"
+        differences = compare_fingerprints(view.fingerprint, record.view.fingerprint).differences
+        ground = listed([row.field for row in differences], 3) if differences else "agrees"
     summaries = view.judgement.summaries if view.judgement else {}
     cells = []
     for name, arm in columns:
         summary = summaries.get(arm, {}).get(name)
         unit = metric_of(record, name).unit
         cells.append(numbers.quantity(summary.mean if summary else None, unit))
-    return (view.run_id, moment(view.created), str(view.tag or "not judged"), relation, *cells)
+    return (
+        view.run_id,
+        moment(view.created),
+        str(view.tag or "not judged"),
+        config,
+        ground,
+        *cells,
+    )
 
 
 def _lessons(record: RunRecord, around: Background) -> Iterable[Block]:

@@ -274,7 +274,7 @@ _HISTORY = ("run_id", "status", "tag", "headline", "note")
 def render_history(rows: Sequence[IndexRow], *, color: bool = False) -> str:
     """The table of runs, the newest last. Made without a library: it may have 10,000 rows."""
     if not rows:
-        return "no run is recorded here yet: benchwright run FILE|RECIPE\n"
+        return "no run that fits is recorded here; start one: benchwright run FILE|RECIPE\n"
     limit = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if color else None
     cells = [[one_line(getattr(row, name)) for name in _HISTORY] for row in rows]
     header = ["run", "status", "tag", "result", "note"]

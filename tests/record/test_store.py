@@ -356,6 +356,38 @@ def test_who_follows_sees_each_event_once_and_never_half_of_one(tmp_path: Path) 
     assert folder.events(offset)[0] == ({"kind": "half"},)
 
 
+def test_what_a_kill_left_half_created_is_no_run_and_is_swept(tmp_path: Path) -> None:
+    folder = start(tmp_path)
+    left = tmp_path / ".building" / "1-abc"
+    shutil.copytree(folder.path, left)
+    os.utime(left, (0, 0))
+    fresh = tmp_path / ".building" / "2-abc"
+    fresh.mkdir()
+    assert len(rebuild_index(tmp_path)) == 1
+    start(tmp_path)
+    assert [path.name for path in (tmp_path / ".building").iterdir()] == [fresh.name]
+
+
+def _replace_results(folder: RunFolder, number: int, gate: object) -> None:
+    gate.wait()  # type: ignore[attr-defined]
+    begun = folder.read()
+    for _ in range(5):
+        folder.write_results(replace(begun, status=Status.FAILED, error=f"{number}" * 5000))
+
+
+def test_many_that_write_results_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+    folder = start(tmp_path)
+    gate = fork.Barrier(4)
+    children = [fork.Process(target=_replace_results, args=(folder, n, gate)) for n in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 4
+    assert len(set(folder.read().error)) == 1
+    assert not list(folder.path.glob(".*.new"))
+
+
 def test_results_of_another_run_are_not_written_into_a_folder(tmp_path: Path) -> None:
     folder = start(tmp_path)
     with pytest.raises(BadInput, match=RUN_ID):
@@ -430,7 +462,7 @@ kept = after.view.samples[: len(before.view.samples)] == before.view.samples
 same = replace(after, view=replace(after.view, samples=())) == replace(
     before, view=replace(before.view, samples=())
 )
-left = [p.name for p in home.rglob(".*") if p.name.startswith((".new", ".results", ".report"))]
+left = [p.name for p in home.rglob("*") if p.name.endswith(".new") or p.parent.name == ".building"]
 print(len(said), all("the disk is full" in s for s in said), kept, same, left)
 """
 

@@ -291,3 +291,23 @@ def bare_record(status: Status = Status.ABORTED_PREFLIGHT) -> RunRecord:
         overrides={},
     )
     return replace(whole, view=view, status=status, lessons=(), error="too little memory")
+
+
+def steps_record() -> RunRecord:
+    """A run of a graph without arms: steps that returned something, nothing measured."""
+    whole = record()
+    config = BenchmarkConfig.model_validate(
+        {
+            "domain": "verify",
+            "stages": [
+                {"name": "research", "kind": "step", "function": "a:b"},
+                {"name": "approve", "kind": "gate", "function": "a:c", "needs": ["research"]},
+                {"name": "execute", "kind": "step", "function": "a:d", "needs": ["approve"]},
+            ],
+        }
+    )
+    view = replace(
+        whole.view, config=config, samples=(), prep=(), judgement=None, tag=None, expected=None
+    )
+    steps = {"research": {"size_gb": 0.5, "note": "<b>small</b>"}, "execute": "ok"}
+    return replace(whole, view=view, steps=steps, extra={"verify": {"cost_usd": 0.0}})

@@ -16,7 +16,7 @@ from benchwright.record.run import RunRecord, Status
 from benchwright.report.html import MOST_BYTES, render_html
 from benchwright.report.sections import TITLES
 from tests.report.planted import planted
-from tests.report.sample_record import bare_record, record
+from tests.report.sample_record import bare_record, record, steps_record
 from tests.support import require
 
 if TYPE_CHECKING:
@@ -29,10 +29,20 @@ def without_scripts(page: str) -> str:
     return re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("whole", [record(), bare_record(), bare_record(Status.IN_PROGRESS)])
+@pytest.mark.parametrize(
+    "whole", [record(), steps_record(), bare_record(), bare_record(Status.IN_PROGRESS)]
+)
 def test_the_page_has_the_sections_of_every_report_in_order(whole: RunRecord) -> None:
     headings = re.findall(r'<h2 id="s\d+">(.*?)</h2>', render_html(whole))
     assert tuple(headings) == TITLES
+
+
+def test_a_page_without_figures_carries_no_plotting_library() -> None:
+    page = render_html(steps_record())
+    assert len(page.encode()) < 100_000
+    assert "<script" not in page
+    assert "&lt;b&gt;small&lt;/b&gt;" in page
+    assert "research, step: done." in page
 
 
 def test_the_page_stays_small_and_names_nothing_to_fetch() -> None:

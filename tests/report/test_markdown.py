@@ -16,7 +16,7 @@ from benchwright.report.background import Background
 from benchwright.report.markdown import escape, render_markdown
 from benchwright.report.sections import TITLES
 from tests.report.planted import planted
-from tests.report.sample_record import TREATMENT, bare_record, record
+from tests.report.sample_record import FINGERPRINT, TREATMENT, bare_record, record, steps_record
 
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 
@@ -28,7 +28,13 @@ def section(text: str, title: str) -> str:
 
 @pytest.mark.parametrize(
     "whole",
-    [record(), bare_record(), bare_record(Status.IN_PROGRESS), bare_record(Status.INTERRUPTED)],
+    [
+        record(),
+        steps_record(),
+        bare_record(),
+        bare_record(Status.IN_PROGRESS),
+        bare_record(Status.INTERRUPTED),
+    ],
 )
 def test_fairness_every_report_has_its_sections_in_order(whole: RunRecord) -> None:
     assert TITLES == (
@@ -63,6 +69,29 @@ def test_a_prior_that_may_not_be_cited_gives_no_prior_value() -> None:
     prior = replace(record().view, tag=Tag.UNRELIABLE)
     text = section(render_markdown(record(), Background(priors=(prior,))), "Primary metrics")
     assert "| none | −89.8 % |" in text
+
+
+def test_what_the_steps_of_a_graph_without_arms_returned_is_shown() -> None:
+    text = section(render_markdown(steps_record()), "Run summary")
+    assert '| Step research | {"size_gb": 0.5, "note": "&lt;b>small&lt;/b>"} |' in text
+    assert '| Step execute | "ok" |' in text
+    assert "| Treatment | none: one arm |" in text
+
+
+def test_earlier_runs_stand_beside_this_one_with_what_differs_on_the_ground() -> None:
+    view = record().view
+    moved = Fingerprint({**FINGERPRINT.fields, "machine.kernel": "6.9.0"})
+    earlier = replace(view, run_id="2026-03-01_x_aa11bb", fingerprint=moved, config_hash="0" * 64)
+    text = section(
+        render_markdown(record(), Background(priors=(earlier,))), "Comparison with prior runs"
+    )
+    first, last = text.strip().splitlines()[-2:]
+    assert first.startswith(
+        "| 2026-03-01_x_aa11bb | 2026-03-02 10:15:00+01:00 | UNRELIABLE | another"
+    )
+    assert "machine.kernel" in first
+    assert first.endswith("| 11.93 ms | 1.228 ms |")
+    assert "| this run | this run | 11.93 ms | 1.228 ms |" in last
 
 
 def test_fairness_what_went_wrong_has_failures_first_then_caveats_then_remarks() -> None:

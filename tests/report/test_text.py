@@ -9,14 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from benchwright.errors import BadInput
-from benchwright.judgement.verdict import Tag
+from benchwright.errors import BadInput, Difference
+from benchwright.judgement.compare import Comparison
+from benchwright.judgement.verdict import Finding, Tag
 from benchwright.record.index import read_index
 from benchwright.record.run import RunRecord
 from benchwright.report.artifact import MOST_BYTES, render_artifact
 from benchwright.report.course import course_of, render_course, render_course_html
-from benchwright.report.json import run_json
-from benchwright.report.text import render_analysis, render_history, render_run
+from benchwright.report.json import comparison_json, run_json
+from benchwright.report.text import (
+    render_analysis,
+    render_comparison,
+    render_history,
+    render_run,
+)
 from tests.record.test_index import _row
 from tests.record.test_store import finish, start
 from tests.report.planted import planted
@@ -84,11 +90,54 @@ def test_an_analysis_without_an_objection_says_so() -> None:
     assert "Nothing to object to" in render_analysis(record().view, ())
 
 
+def compared() -> Comparison:
+    """Two runs of the sample's two arms, one kernel apart."""
+    said = record().view.judgement
+    assert said is not None
+    return Comparison(
+        left="2026-03-01_x_aa11bb",
+        right="2026-03-02_x_3fa91c",
+        treatment="forcemerge.max_num_segments",
+        verdicts=said.verdicts,
+        guardrails=(replace(said.guardrails[0], held=None, reason="recall@10 is unknown."),),
+        tag=Tag.QUALIFIED,
+        tag_reason="the runs were not interleaved",
+        findings=(Finding("not-interleaved", "They were not interleaved.", caveat=True),),
+        allowed=(Difference("machine.kernel", "6.8", "6.9", "another scheduler"),),
+    )
+
+
+def test_a_comparison_says_its_verdict_its_caveats_and_what_was_allowed() -> None:
+    text = words(render_comparison(compared()))
+    for said in (
+        "2026-03-02_x_3fa91c against 2026-03-01_x_aa11bb",
+        "what differs: forcemerge.max_num_segments",
+        "better p50_ms is 89.8 % lower",
+        "unknown guardrail: recall@10 is unknown.",
+        "QUALIFIED the runs were not interleaved",
+        "allowed machine.kernel: 6.8 against 6.9. another scheduler",
+        "caveat not-interleaved: They were not interleaved.",
+    ):
+        assert said in text
+    data = json.loads(json.dumps(comparison_json(compared()), allow_nan=False))
+    assert (data["baseline"], data["tag"]) == ("2026-03-01_x_aa11bb", "QUALIFIED")
+    assert data["verdicts"][0]["decision"] == "better"
+    assert data["guardrails"][0]["held"] is None
+    assert data["allowed"] == [
+        {
+            "field": "machine.kernel",
+            "baseline": "6.8",
+            "treatment": "6.9",
+            "why": "another scheduler",
+        }
+    ]
+
+
 def test_history_is_a_table_that_lines_up() -> None:
     lines = render_history([_row(1), _row(2, status="INTERRUPTED", note="x")]).splitlines()
     assert lines[0].split() == ["run", "status", "tag", "result", "note"]
     assert len({line.index("QUALIFIED") for line in lines[1:]}) == 1
-    assert "no run is recorded here yet" in render_history([])
+    assert "no run that fits is recorded here" in render_history([])
 
 
 def test_json_has_what_a_script_needs_and_no_nan() -> None:
