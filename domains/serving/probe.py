@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -114,12 +114,19 @@ Said = Callable[[str], None]
 """Receives a line of progress."""
 
 
-def probe(host: Host, target: Target, *, say: Said = lambda _: None) -> Probe:
+def probe(
+    host: Host,
+    target: Target,
+    *,
+    own_jobs: Container[str] = (),
+    say: Said = lambda _: None,
+) -> Probe:
     """Wait until the server answers, then read all that a report needs.
 
     Args:
         host: The target host.
         target: What is asked for there.
+        own_jobs: Ids of this run's own jobs, from before it was cut off: they may load the server.
         say: Receives progress while a server loads.
 
     Returns:
@@ -133,7 +140,7 @@ def probe(host: Host, target: Target, *, say: Said = lambda _: None) -> Probe:
     """
     started, last_said = time.monotonic(), ""
     limit = target.endpoint.wait_s
-    seen = _read(host, target, light=False)
+    seen = _read(host, target, light=False, own_jobs=own_jobs)
     health = _health(seen["endpoint"])
     if health.state == "healthy" or not _may_become_ready(seen):
         return _probe_of(seen, target, host.name)
@@ -144,7 +151,7 @@ def probe(host: Host, target: Target, *, say: Said = lambda _: None) -> Probe:
             last_said = line
         time.sleep(min(POLL_S, max(limit - waited, 0.05)))
         health = _health(_read(host, target, light=True)["endpoint"])
-    return _probe_of(_read(host, target, light=False), target, host.name)
+    return _probe_of(_read(host, target, light=False, own_jobs=own_jobs), target, host.name)
 
 
 def look_again(host: Host, target: Target) -> Probe:
@@ -161,7 +168,9 @@ def _may_become_ready(seen: dict[str, Any]) -> bool:
     return seen["endpoint"]["health"] in LOADING or seen["process"] is not None
 
 
-def _read(host: Host, target: Target, *, light: bool) -> dict[str, Any]:
+def _read(
+    host: Host, target: Target, *, light: bool, own_jobs: Container[str] = ()
+) -> dict[str, Any]:
     request = {
         "host": target.endpoint.host,
         "port": target.endpoint.port,
@@ -193,6 +202,10 @@ def _read(host: Host, target: Target, *, light: bool) -> dict[str, Any]:
         ) from None
     if not isinstance(answer, dict):
         raise StageFailed(f"the probe on {host.name} answered {answer!r}")
+    others = answer.get("others", [])
+    foreign = [other for other in others if not other["job"] or other["job"] not in own_jobs]
+    if len(foreign) < len(others):
+        answer |= {"others": foreign, "peers": 0}
     return answer
 
 

@@ -16,6 +16,7 @@ from domains.serving.probe import UNKNOWN, Probe, probe
 from domains.serving.request import AccuracyRequest, Record, SshTarget, Target
 from domains.serving.results import DatasetResult, Evaluation, Reporter
 from domains.serving.validate import State, Validation, validate
+from domains.serving.workplace import known_jobs
 
 REPORT_FOLDER = "accuracy"
 """Folder of the three report files below the run's."""
@@ -89,18 +90,19 @@ def run_accuracy(
         BadInput: A dataset or the work directory can't be used.
     """
     reporter = reporter or Reporter()
-    seen, failure = run_probe(request.target, reporter)
+    seen, failure = run_probe(request.target, run_dir, reporter)
     evaluation = None
     if seen is not None and not seen.failures:
         evaluation, failure = run_evaluate(request, seen, run_dir, reporter)
     return conclude(request, seen, evaluation, run_dir, failure)
 
 
-def run_probe(target: Target, reporter: Reporter) -> tuple[Probe | None, str]:
+def run_probe(target: Target, run_dir: Path, reporter: Reporter) -> tuple[Probe | None, str]:
     """What is served; or None, and why the host gave no word."""
     try:
         with host_of(target.ssh) as host:
-            return probe(host, target, say=reporter.say), ""
+            own = known_jobs(run_dir)
+            return probe(host, target, own_jobs=own, say=reporter.say), ""
     except StageFailed as problem:
         return None, str(problem)
 

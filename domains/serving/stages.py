@@ -47,7 +47,7 @@ def _interruptible() -> Iterator[None]:
 def accuracy_probe(context: StageContext) -> dict[str, Any]:
     """Read what is served."""
     request = accuracy_request(context.params)
-    seen, failure = runner.run_probe(request.target, REPORTER)
+    seen, failure = runner.run_probe(request.target, context.run_dir, REPORTER)
     return {"probe": _dump(seen), "failure": failure}
 
 

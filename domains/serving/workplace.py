@@ -21,6 +21,10 @@ def endpoint_lock(endpoint: Endpoint) -> str:
     return f"/tmp/benchwright-endpoint-{host}-{endpoint.port}.lock"
 
 
+MEMORY = "serving_job.json"
+"""File below the run's folder that says where its jobs live."""
+
+
 @dataclass(slots=True)
 class Workplace:
     """The work directory on the host, and what this machine remembers of it."""
@@ -33,11 +37,11 @@ class Workplace:
     @classmethod
     def find(cls, host: Host, request: AccuracyRequest, run_dir: Path) -> Workplace:
         """The directory that this run made before, or a new one, stamped on the host."""
-        memory = run_dir / "serving_job.json"
+        memory = run_dir / MEMORY
         if memory.is_file():
             known = json.loads(memory.read_text(encoding="utf-8"))
             there = host.run(f"[ -d {shlex.quote(known['folder'])} ]")
-            if there.ok and known["host"] == host.name:
+            if there.ok:
                 return cls(known["folder"], run_dir, memory)
         folder = make_work_dir(
             host, "accuracy", root=request.evaluate.work_root, given=request.evaluate.work_dir
@@ -60,6 +64,15 @@ class Workplace:
             return {}
         jobs: dict[str, dict[str, object]] = json.loads(self.memory.read_text("utf-8"))["jobs"]
         return jobs
+
+
+def known_jobs(run_dir: Path) -> frozenset[str]:
+    """Ids of the jobs that a run started before it was cut off."""
+    memory = run_dir / MEMORY
+    if not memory.is_file():
+        return frozenset()
+    jobs = json.loads(memory.read_text(encoding="utf-8"))["jobs"]
+    return frozenset(str(entry["id"]) for entry in jobs.values())
 
 
 def make_work_dir(host: Host, kind: str, *, root: str | None, given: str | None) -> str:

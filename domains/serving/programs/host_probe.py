@@ -223,6 +223,7 @@ def describe(pid):
         "TPU_TOPOLOGY",
         "TPU_CHIPS_PER_HOST_BOUNDS",
         "CUDA_VISIBLE_DEVICES",
+        "BENCHWRIGHT_JOB",
     )
     return {
         "pid": pid,
@@ -393,6 +394,7 @@ def other_loads(host, port):
                     "user": process["user"],
                     "command": text[:400],
                     "started": process["started"],
+                    "job": process["environ"].get("BENCHWRIGHT_JOB", ""),
                 }
             )
     return found

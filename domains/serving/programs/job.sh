@@ -12,8 +12,21 @@ folder=$1 id=$2 lock=$3 owner=$4 deadline=$5 lease=$6
 cd -- "$folder" || exit 90
 
 finish() {
+    [ -z "$locked" ] || rm -f -- "$lock"
     printf '%s' "$1" >exit.part && mv exit.part exit
     exit "$1"
+}
+
+take_lock() { # 0: taken, 2: another job has it
+    for _ in 1 2 3; do
+        # Opened for reading: a lock file in /tmp that another user made can't be opened for writing.
+        [ -e "$lock" ] || (umask 0 && : >"$lock") 2>/dev/null
+        exec 9<"$lock" || return 1
+        flock -n 9 || return 2
+        # A holder removes the file at its end: what we hold must be what others will find.
+        [ "$(stat -Lc %i "/proc/$$/fd/9")" = "$(stat -c %i "$lock" 2>/dev/null)" ] && return 0
+    done
+    return 1
 }
 
 # Runs without the mark itself, or it would find its own processes for ever.
@@ -36,16 +49,17 @@ end_marked() { # TERM, five seconds, KILL to every process of the job but this o
 }
 
 : >lease
+locked=
 if [ -n "$lock" ]; then
-    # Opened for reading: a lock file in /tmp that another user made can't be opened for writing.
-    [ -e "$lock" ] || (umask 0 && : >"$lock") 2>/dev/null
-    exec 9<"$lock" || finish 91
-    if ! flock -n 9; then
-        cat "$lock" >refused
-        finish 75
-    fi
+    take_lock
+    case $? in
+    0) locked=yes ;;
+    2) cat "$lock" >refused && finish 75 ;;
+    *) finish 91 ;;
+    esac
     printf '%s' "$owner" | dd of="$lock" conv=nocreat status=none 2>/dev/null
 fi
+trap 'end_marked; finish 143' TERM
 printf '%s' "$$" >pid
 
 begun=$(date +%s)

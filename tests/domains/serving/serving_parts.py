@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,23 +78,70 @@ def write_gsm8k(folder: Path, count: int = 12) -> Path:
     return folder
 
 
-def fake_tool(folder: Path, kind: str = "new") -> str:
+def fake_tool(folder: Path, kind: str = "new", python: str = sys.executable) -> str:
     """A program that looks like an installed evalscope 1.14.1, and its path."""
     folder.mkdir(parents=True)
+    source = folder / "fake_evalscope.py"
+    source.write_bytes((HERE / "fake_evalscope.py").read_bytes())
     info = folder / "evalscope-1.14.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evalscope\nVersion: 1.14.1\n")
     interpreter = folder / "python"
-    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{sys.executable}" "$@"\n')
+    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{python}" "$@"\n')
     program = folder / "evalscope"
-    source = str(HERE / "fake_evalscope.py")
     program.write_text(
         f"#!{interpreter}\nimport runpy, sys\nsys.argv.insert(1, {kind!r})\n"
-        f"runpy.run_path({source!r}, run_name='__main__')\n"
+        f"runpy.run_path({str(source)!r}, run_name='__main__')\n"
     )
     for path in (interpreter, program):
         path.chmod(path.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return str(program)
+
+
+def shared_fake_tool(folder: Path) -> str:
+    """The same in a folder and with a Python that every user of the machine can read."""
+    python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or sys.executable
+    program = folder / "tool" / "evalscope"
+    return str(program) if program.exists() else fake_tool(folder / "tool", python=python)
+
+
+class Relay:
+    """A port that passes bytes on to another one, until it is closed: a network that can go."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._open += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _pass(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self._open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
 
 def request(port: int, tmp: Path, **changes: Any) -> AccuracyRequest:
