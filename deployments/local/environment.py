@@ -65,6 +65,8 @@ def server_environment(home: LocalHome, inherited: Mapping[str, str]) -> dict[st
             "prefect.server.concurrency.lease_storage.filesystem"
         ),
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+        # In the log file a locked database is worth a line: it costs a run seconds.
+        "PREFECT_SERVER_LOG_RETRYABLE_ERRORS": "true",
         "PREFECT_LOGGING_COLORS": "false",
     }
     environment |= python_path(inherited)
