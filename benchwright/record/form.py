@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchwright.errors import BadInput, Where
 from benchwright.record.run import SCHEMA, RunRecord, Status
-from benchwright.spec.source import Document, dump_yaml, parse_yaml
+from benchwright.spec.source import Document, dump_yaml, parse_written
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -127,7 +127,7 @@ def _value(name: str, data: Any, source: Document, key: tuple[str | int, ...] = 
 
 def read_config(text: str, path: Path) -> BenchmarkConfig:
     """The frozen configuration in the text of `config.yaml`. Raises BadInput."""
-    source = parse_yaml(text, path)
+    source = parse_written(text, path)
     config: BenchmarkConfig = _value("BenchmarkConfig", source.data, source)
     return config
 
@@ -272,7 +272,7 @@ def _writable(data: Any) -> Any:
 
 def read_results(text: str, path: Path) -> Results:
     """The content of `results.yaml`. Raises BadInput."""
-    source = parse_yaml(text, path)
+    source = parse_written(text, path)
     check_schema(source)
     data = source.data
     judgement = _needed(source, "judgement")
@@ -298,7 +298,7 @@ def read_results(text: str, path: Path) -> Results:
 
 def read_head(text: str, path: Path) -> dict[str, Any]:
     """The facts at the head of `results.yaml`, without reading the rest. Raises BadInput."""
-    source = parse_yaml(text.partition(_AFTER_HEAD)[0], path)
+    source = parse_written(text.partition(_AFTER_HEAD)[0], path)
     check_schema(source)
     for key in ("run_id", "status", "domain", "created"):
         _needed(source, key)
@@ -308,7 +308,7 @@ def read_head(text: str, path: Path) -> dict[str, Any]:
 def read_summaries(text: str, path: Path) -> dict[str, dict[str, ArmSummary]]:
     """arm -> metric -> summary in `results.yaml`, without reading the rest. Raises BadInput."""
     _, _, after = text.partition(_AFTER_HEAD)
-    source = parse_yaml(f"arms:{after.partition(_AFTER_ARMS)[0]}\n", path)
+    source = parse_written(f"arms:{after.partition(_AFTER_ARMS)[0]}\n", path)
     arms = _with_arms(source.data["arms"], source)
     summaries: dict[str, dict[str, ArmSummary]] = _value("Summaries", arms, source)
     return summaries

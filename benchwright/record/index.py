@@ -134,73 +134,80 @@ def _cut(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
-def _order(row: IndexRow) -> tuple[float, str]:
-    """By the moment of creation, whatever time zone it was written in."""
+def _line(row: IndexRow) -> str:
+    """A row as a line of the table."""
+    return "| " + " | ".join(_escape(getattr(row, name)) for name in _COLUMNS) + " |"
+
+
+def _place(line: str) -> tuple[float, str]:
+    """Where a line stands: by the moment of creation, whatever time zone it was written in."""
+    run_id, created, _ = line[2:].split(" | ", 2)
     try:
-        moment = datetime.fromisoformat(row.created)
+        moment = datetime.fromisoformat(created)
     except ValueError:
-        return 0.0, row.run_id
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), row.run_id
+        return 0.0, run_id
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), run_id
 
 
-def _write(home: Path, rows: Iterable[IndexRow]) -> None:
-    lines = [
-        "| " + " | ".join(_escape(getattr(row, name)) for name in _COLUMNS) + " |\n"
-        for row in sorted(rows, key=_order)
-    ]
-    write_atomically(Layout(home).index, _TITLE + _HEADER + "".join(lines))
+def _write(home: Path, lines: Iterable[str]) -> None:
+    table = "\n".join(sorted(lines, key=_place))
+    write_atomically(
+        Layout(home).index, f"{_TITLE}{_HEADER}{table}\n" if table else _TITLE + _HEADER
+    )
 
 
-def _parse(text: str) -> tuple[IndexRow, ...] | None:
-    """The rows of an index's text; None where it isn't what `_write` writes."""
+def _stored(home: Path) -> list[str] | None:
+    """The lines of the table as it is; None where there is none that `_write` wrote."""
+    path = Layout(home).index
+    if not path.exists():
+        return None
+    text = read_lossy(path)
     head = _TITLE + _HEADER
     if not text.startswith(head) or not text.endswith("\n"):
         return None
-    rows = []
-    for line in text[len(head) :].splitlines():
-        cells = line[2:-2].split(" | ")
-        if len(cells) != len(_COLUMNS):
-            return None
-        rows.append(IndexRow(*map(_unescape, cells)))
-    return tuple(rows)
+    lines = text[len(head) : -1].split("\n") if len(text) > len(head) else []
+    separators = len(_COLUMNS) - 1
+    whole = all(
+        line.startswith("| ") and line.endswith(" |") and line[2:-2].count(" | ") == separators
+        for line in lines
+    )
+    return lines if whole else None
+
+
+def _row(line: str) -> IndexRow:
+    return IndexRow(*map(_unescape, line[2:-2].split(" | ")))
 
 
 def rebuild_index(home: Path) -> tuple[IndexRow, ...]:
     """Make the index from the folders alone, and return its rows, oldest first."""
     with exclusively(Layout(home).index_lock):
-        rows = _rows_from_folders(home)
-        _write(home, rows)
-    return rows
+        lines = _lines_from_folders(home)
+        _write(home, lines)
+    return tuple(map(_row, sorted(lines, key=_place)))
 
 
-def _rows_from_folders(home: Path) -> tuple[IndexRow, ...]:
+def _lines_from_folders(home: Path) -> list[str]:
     try:
         compared = compared_with(home)
     except BadInput:
         compared = None  # each row then says that it can't be read, and why
-    rows = (row_of(home, run_id, compared) for run_id in run_ids(home))
-    return tuple(sorted(rows, key=_order))
+    return [_line(row_of(home, run_id, compared)) for run_id in run_ids(home)]
 
 
 def update_index(home: Path, *changed: str) -> None:
     """Bring the rows of these runs up to date.
 
     The rows are made under the index's lock, from the folders as they are then: the last of
-    many writers can't write a row that is older than its folder.
+    many writers can't write a row that is older than its folder. The others stay as they are,
+    unread: in a home of 10,000 runs, 64 that end at once wait for each other.
     """
     with exclusively(Layout(home).index_lock):
-        rows = _stored(home)
-        if rows is None:
-            _write(home, _rows_from_folders(home))
+        lines = _stored(home)
+        if lines is None:
+            _write(home, _lines_from_folders(home))
             return
-        by_id = {row.run_id: row for row in rows}
-        by_id.update((run_id, row_of(home, run_id)) for run_id in changed)
-        _write(home, by_id.values())
-
-
-def _stored(home: Path) -> tuple[IndexRow, ...] | None:
-    path = Layout(home).index
-    return _parse(read_lossy(path)) if path.exists() else None
+        kept = [line for line in lines if line[2:].partition(" | ")[0] not in changed]
+        _write(home, [*kept, *(_line(row_of(home, run_id)) for run_id in changed)])
 
 
 def read_index(
@@ -215,8 +222,10 @@ def read_index(
 
     An index that is missing or was changed by hand is made again from the folders.
     """
-    rows = _stored(home)
-    if rows is None:
+    lines = _stored(home)
+    if lines is not None:
+        rows = tuple(map(_row, lines))
+    else:
         rows = rebuild_index(home) if Layout(home).runs.is_dir() else ()
     wanted = {"tag": tag, "domain": domain, "recipe": recipe, "status": status}
     asked = {name: value for name, value in wanted.items() if value is not None}

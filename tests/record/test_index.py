@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from benchwright.judgement.verdict import Tag
 from benchwright.record.audit import record_comparison, record_reclassification
 from benchwright.record.home import Layout
-from benchwright.record.index import IndexRow, _parse, _write, read_index, rebuild_index
+from benchwright.record.index import IndexRow, _line, _write, read_index, rebuild_index
 from benchwright.record.run import Status
 from tests.record.test_store import finish, start
 
@@ -34,6 +35,10 @@ def _row(number: int, **said: str) -> IndexRow:
         "note": "",
     }
     return IndexRow(**{**usual, **said})
+
+
+def write(home: Path, rows: Iterable[IndexRow]) -> None:
+    _write(home, map(_line, rows))
 
 
 def _one_run(home: Path, number: int, gate: object) -> None:
@@ -81,9 +86,9 @@ def test_a_finished_run_shows_its_verdict_its_tag_and_its_configuration(tmp_path
 )
 def test_what_a_cell_says_is_read_back_and_never_ends_its_row(tmp_path: Path, text: str) -> None:
     rows = (_row(1), _row(2, headline=text, note=text), _row(3))
-    _write(tmp_path, rows)
+    write(tmp_path, rows)
     written = Layout(tmp_path).index.read_text()
-    assert _parse(written) == rows
+    assert read_index(tmp_path) == rows
     assert len(written.splitlines()) == 6 + 3
     assert "<script>" not in written
 
@@ -91,7 +96,7 @@ def test_what_a_cell_says_is_read_back_and_never_ends_its_row(tmp_path: Path, te
 def test_markup_in_a_value_is_no_markup_in_the_table(tmp_path: Path) -> None:
     from markdown_it import MarkdownIt
 
-    _write(tmp_path, (_row(1, headline="<script>alert(1)</script>", note="*a* [b](c) `d` a|b"),))
+    write(tmp_path, (_row(1, headline="<script>alert(1)</script>", note="*a* [b](c) `d` a|b"),))
     html = MarkdownIt("commonmark", {"html": True}).enable("table")
     shown = html.render(Layout(tmp_path).index.read_text())
     assert "<script>" not in shown
@@ -103,13 +108,13 @@ def test_markup_in_a_value_is_no_markup_in_the_table(tmp_path: Path) -> None:
 def test_rows_are_in_the_order_of_creation_whatever_the_time_zone(tmp_path: Path) -> None:
     early = _row(1, created="2026-03-02T01:30:00.000+02:00")
     late = _row(2, created="2026-03-02T00:10:00.000+00:00")
-    _write(tmp_path, (late, early))
+    write(tmp_path, (late, early))
     assert [row.run_id for row in read_index(tmp_path)] == [early.run_id, late.run_id]
 
 
 def test_ten_thousand_runs_are_listed_from_one_file(tmp_path: Path) -> None:
     rows = tuple(_row(number) for number in range(10_000))
-    _write(tmp_path, rows)
+    write(tmp_path, rows)
     opened: list[str] = []
     watching = True
 
@@ -125,7 +130,7 @@ def test_ten_thousand_runs_are_listed_from_one_file(tmp_path: Path) -> None:
 
 
 def test_listing_imports_neither_pydantic_nor_a_yaml_parser(tmp_path: Path) -> None:
-    _write(tmp_path, (_row(1),))
+    write(tmp_path, (_row(1),))
     code = (
         "import sys; from pathlib import Path; from benchwright.record.index import read_index;"
         "print(len(read_index(Path(sys.argv[1]))),"
@@ -139,7 +144,7 @@ def test_listing_imports_neither_pydantic_nor_a_yaml_parser(tmp_path: Path) -> N
 
 def test_rows_are_filtered_by_tag_domain_recipe_and_status(tmp_path: Path) -> None:
     rows = (_row(1, tag="RELIABLE"), _row(2, domain="seismic"), _row(3, recipe="", status="FAILED"))
-    _write(tmp_path, rows)
+    write(tmp_path, rows)
     assert read_index(tmp_path, tag="RELIABLE") == rows[:1]
     assert read_index(tmp_path, domain="seismic") == rows[1:2]
     assert read_index(tmp_path, recipe="") == rows[2:]
@@ -150,7 +155,7 @@ def test_an_index_that_is_missing_or_edited_is_made_again(tmp_path: Path) -> Non
     assert read_index(tmp_path) == ()
     folder = start(tmp_path)
     index = Layout(tmp_path).index
-    for text in ("", "# My own page\n", index.read_text()[:-5]):
+    for text in ("", "# My own page\n", index.read_text()[:-5], f"{index.read_text()}| x |\n"):
         index.write_text(text)
         assert [row.run_id for row in read_index(tmp_path)] == [folder.run_id]
     index.unlink()

@@ -22,6 +22,7 @@ from benchwright.record import form
 from benchwright.record.index import read_index, rebuild_index
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import LOST, UNCLAIMED, RunFolder, RunStore
+from benchwright.spec.values import Value
 from tests.report.sample_record import CONFIG, MANIFEST, RUN_ID, record
 from tests.support import require
 
@@ -85,7 +86,14 @@ def test_effective_values_keep_their_kind(tmp_path: Path) -> None:
     folder = start(tmp_path)
     sample = record().view.samples[0]
     assert sample.measurement is not None
-    effective = {"a": 1, "b": 1.0, "c": True, "d": "1", "e": None, "f": (1, "x", None)}
+    effective: dict[str, Value] = {
+        "a": 1,
+        "b": 1.0,
+        "c": True,
+        "d": "1",
+        "e": None,
+        "f": (1, "x", None),
+    }
     folder.append_sample(
         replace(sample, measurement=replace(sample.measurement, effective=effective))
     )
@@ -238,7 +246,12 @@ def test_a_stage_or_a_fork_that_outlives_its_run_does_not_keep_it_alive(tmp_path
     lock = folder.lock()
     program = subprocess.Popen(["sleep", "60"], close_fds=False)
     ours, theirs = os.pipe()
-    twin = fork.Process(target=lambda: (os.write(theirs, b"1"), signal.pause()))
+
+    def stay() -> None:
+        os.write(theirs, b"1")
+        signal.pause()
+
+    twin = fork.Process(target=stay)
     twin.start()
     os.read(ours, 1)
     try:
