@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -164,6 +163,16 @@ def parse_yaml(text: str, file: Path | None = None) -> Document:
     return Document(file, cast("dict[str, Any]", data), builder.lines, builder.texts)
 
 
+@dataclass(frozen=True)
+class _Written(Document):
+    """A document that is read for its lines only where a fault has to name its place."""
+
+    text: str = ""
+
+    def where(self, key: KeyPath | str) -> Where:
+        return parse_yaml(self.text, self.file).where(key)
+
+
 def as_document(data: Mapping[str, Any]) -> Document:
     """Take data that came from no file, such as a deployment's parameter, for a document.
 
@@ -178,17 +187,39 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
 
     Text that a reader of YAML 1.1 or 1.2 would take for something else is quoted.
     """
-    from ruamel.yaml import YAML
+    import yaml
 
-    yaml: Any = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.allow_unicode = True
-    yaml.width = 2**31
-    yaml.sort_base_mapping_type_on_output = False
-    yaml.Representer = _representer()
-    stream = StringIO()
-    yaml.dump(_plain(data), stream)
-    return stream.getvalue()
+    text: str = yaml.dump(
+        _plain(data),
+        Dumper=_dumper(),
+        default_flow_style=False,
+        allow_unicode=True,
+        width=2**31 - 1,
+        sort_keys=False,
+    )
+    return text
+
+
+def parse_written(text: str, file: Path | None = None) -> Document:
+    """Read a text that `dump_yaml` wrote: the same as `parse_yaml`, several times as fast.
+
+    What `dump_yaml` writes means the same to readers of YAML 1.1 and 1.2, so libyaml can read it.
+    The document finds its lines when it is asked for a place.
+
+    Raises:
+        BadInput: As `parse_yaml`, which has the last word on a text that libyaml can't read.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", None)
+    if loader is not None:
+        try:
+            data = yaml.load(text, Loader=loader)
+        except (yaml.YAMLError, ValueError):
+            data = None
+        if isinstance(data, dict):
+            return _Written(file, data, text=text)
+    return parse_yaml(text, file)
 
 
 def refuse_unpassable(text: str, where: Where) -> None:
@@ -517,10 +548,13 @@ def _plain(data: Any) -> Any:
     return data
 
 
-def _representer() -> Any:
-    from ruamel.yaml.representer import SafeRepresenter
+def _dumper() -> Any:
+    """libyaml's writer where PyYAML has it: it is ten times as fast as the one in Python."""
+    import yaml
 
-    class Representer(SafeRepresenter):
+    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+    class Dumper(base):  # type: ignore[misc]
         """Quotes what another reader could mistake; block style for several lines."""
 
         def ignore_aliases(self, data: Any) -> bool:
@@ -544,6 +578,6 @@ def _representer() -> Any:
                 text = text.replace("e", ".0e")
             return self.represent_scalar("tag:yaml.org,2002:float", text)
 
-    Representer.add_representer(str, Representer.represent_text)
-    Representer.add_representer(float, Representer.represent_number)
-    return Representer
+    Dumper.add_representer(str, Dumper.represent_text)
+    Dumper.add_representer(float, Dumper.represent_number)
+    return Dumper

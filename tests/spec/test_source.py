@@ -14,6 +14,7 @@ from benchwright.spec.source import (
     MAX_BYTES,
     as_document,
     dump_yaml,
+    parse_written,
     parse_yaml,
     plain_scalar,
     read_yaml,
@@ -229,6 +230,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
 def test_what_is_written_is_read_back(data: dict[str, object]) -> None:
     text = dump_yaml(data)
+    assert parse_written(text).data == data, "the fast reader agrees"
     assert parse_yaml(text).data == data
     assert repr(parse_yaml(text).data) == repr(data)
 
