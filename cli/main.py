@@ -30,6 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "recipes": ("cli.recipes:recipes", "List the experiments that are ready to run."),
     "domain": ("cli.domain:domain", "Write a configuration or a Python domain to start from."),
     "cache": ("cli.cache:cache", "List, verify and prune built artifacts."),
+    "deploy": ("cli.deploy:deploy", "Tell a Prefect server all deployments, blocks and limits."),
     "up": ("cli.local:up", "Start the local Prefect server and engine, and keep them."),
     "down": ("cli.local:down", "End the local Prefect server and engine."),
 }

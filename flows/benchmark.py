@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from prefect import flow, tags
+from prefect import flow, get_run_logger, tags
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
@@ -39,7 +39,7 @@ from benchwright.spec.arms import expand_arms
 from benchwright.spec.model import BenchmarkConfig, Stage, StageKind
 from flows.approval import ask
 from flows.compiler import GraphRun, compile_graph
-from flows.submission import open_run
+from flows.submission import found_by, open_run, share
 from tasks.report import report
 from tasks.session import RunSession, bound
 
@@ -76,17 +76,22 @@ def benchmark(
         folder: What relative paths in `config` start from; default the working directory.
         because: Reason to run in spite of the plan's challenges; kept in the record.
     """
-    run = open_run(
-        config=config,
-        path=path,
-        digest=digest,
-        run_id=run_id,
-        home=home,
-        folder=folder,
-        because=because,
-    )
+    try:
+        run = open_run(
+            config=config,
+            path=path,
+            digest=digest,
+            run_id=run_id,
+            home=home,
+            folder=folder,
+            because=because,
+        )
+    except BenchwrightError as problem:
+        return refused_state(problem)
     with run.lock():
-        return run_experiment(run)
+        state = run_experiment(run)
+    share(run)
+    return state
 
 
 def run_experiment(folder: RunFolder) -> State[Any]:
@@ -269,10 +274,16 @@ def prefect_state(record: RunRecord) -> State[Any]:
     return Failed(message=record.error[:500], **({"name": name} if name else {}))
 
 
+def refused_state(problem: BenchwrightError) -> State[Any]:
+    """The state of a flow run that never became a run: with its reason, without a traceback."""
+    get_run_logger().error(str(problem))
+    name = "Refused" if isinstance(problem, GateRefused) else "BadInput"
+    return Failed(name=name, message=str(problem)[:500])
+
+
 def run_tags(record: RunRecord) -> list[str]:
     """Tags by which a person finds a run's tasks."""
-    config = record.view.config
-    return [f"domain:{config.domain}", *([f"recipe:{config.recipe}"] if config.recipe else [])]
+    return found_by(record.view.config)
 
 
 @contextmanager

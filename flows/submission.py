@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+
+from prefect.client.orchestration import get_client
+from prefect.runtime import deployment, flow_run
 
 from benchwright.errors import BadInput, Where
 from benchwright.planning.plan import make_plan, refuse_challenged
 from benchwright.planning.start import create_run
-from benchwright.record.home import benchmark_home
+from benchwright.record.home import HOME_VARIABLE, benchmark_home
+from benchwright.record.run import Status
 from benchwright.record.store import RunFolder, RunStore
 from benchwright.spec.model import BenchmarkConfig
 from benchwright.spec.recipe import RecipeLibrary
 from benchwright.spec.resolve import Resolved, from_mapping, resolve
 from domains.library import known_domains, recipe_folders
+
+RUN_TAG = "run:"
+"""Of the tag by which a flow run is found from a run's id, and a run from its flow run."""
 
 
 def open_run(
@@ -29,6 +38,8 @@ def open_run(
 ) -> RunFolder:
     """The folder of the run that a flow was started for; see `flows.benchmark.benchmark`.
 
+    A flow run that was suspended and goes on finds the run that it began.
+
     Raises:
         BadInput: Not exactly one of `config`, `path` and `run_id`, or a file that has changed.
         GateRefused: The plan is refused.
@@ -41,13 +52,99 @@ def open_run(
             f"the flow was given {' and '.join(given) or 'no experiment'}",
             expected="exactly one of config, path and run_id",
         )
-    place = benchmark_home(home)
+    place = flow_home(home)
     if run_id is not None:
         return RunStore(place).open(run_id)
+    begun = begun_run(place)
+    if begun is not None:
+        return begun
     resolved = _resolved(config, path, digest, folder)
+    if in_deployment():
+        from blocks.policy import resources_policy
+
+        resources_policy().check(resolved.config)
     plan = make_plan(resolved, place, os.environ)
     refuse_challenged(plan, because)
-    return create_run(plan, place, because=because)
+    run = create_run(plan, place, because=because)
+    name_flow_run(run.run_id, found_by(resolved.config))
+    return run
+
+
+def flow_home(home: str | None) -> Path:
+    """Where a flow's records are kept.
+
+    Raises:
+        BadInput: A worker runs it and names no home: its folder is gone when the run ends.
+    """
+    if not home and in_deployment() and not os.environ.get(HOME_VARIABLE):
+        raise BadInput(
+            "nothing says where records are kept: a worker's folder is gone when the run ends",
+            where=Where(key=HOME_VARIABLE),
+            expected="a folder of that machine",
+            hint=f"start the worker with {HOME_VARIABLE}=/path, or give the parameter `home`",
+        )
+    return benchmark_home(home)
+
+
+def in_deployment() -> bool:
+    """Whether a worker runs this flow for a deployment."""
+    return deployment.id is not None
+
+
+def begun_run(home: Path) -> RunFolder | None:
+    """The run that this flow run began before it was suspended; None where it is the first time.
+
+    A run that has ended isn't gone on with: a flow run that is retried begins a new one.
+    """
+    for tag in flow_run.tags or ():
+        if tag.startswith(RUN_TAG):
+            with suppress(BadInput):
+                folder = RunStore(home).open(tag.removeprefix(RUN_TAG))
+                if folder.status is Status.IN_PROGRESS:
+                    return folder
+    return None
+
+
+def found_by(config: BenchmarkConfig) -> list[str]:
+    """Tags by which a person finds a run of this configuration."""
+    return [f"domain:{config.domain}", *([f"recipe:{config.recipe}"] if config.recipe else [])]
+
+
+def name_flow_run(run_id: str, tags: Iterable[str]) -> None:
+    """Give the flow run the run's id as its name, and tags by which a person finds it."""
+    if flow_run.id is None:
+        return
+    kept = [tag for tag in flow_run.tags or () if not tag.startswith(RUN_TAG)]
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(
+            flow_run.id,
+            name=run_id,
+            tags=list(dict.fromkeys([*kept, f"{RUN_TAG}{run_id}", *tags])),
+        )
+
+
+def share(folder: RunFolder) -> None:
+    """Copy a finished run to the server's results store, where it has one.
+
+    A store that can't be reached costs no result: the run's folder is the record, and the failure
+    is an event of it.
+    """
+    if not in_deployment():
+        return
+    from benchwright.errors import BenchwrightError
+    from blocks.named import load
+    from blocks.store import ResultsStore
+
+    block = load(ResultsStore)
+    if block is None:
+        return
+    try:
+        block.plain().put_run(folder)
+    except BenchwrightError as problem:
+        from prefect import get_run_logger
+
+        get_run_logger().error("the run wasn't copied to the results store: %s", problem)
+        folder.event({"kind": "not_shared", "error": str(problem)})
 
 
 def _resolved(
@@ -64,7 +161,15 @@ def _resolved(
         )
     assert path is not None
     if digest is not None:
-        found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        try:
+            found = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        except OSError as problem:
+            raise BadInput(
+                f"the configuration can't be read here: {problem.strerror}",
+                where=Where(file=path),
+                hint="the worker needs a folder that it shares with you, or a smaller"
+                " configuration, which travels with the request",
+            ) from problem
         if found != digest.lower():
             raise BadInput(
                 "the configuration is not the one that was asked for",

@@ -36,5 +36,10 @@ def report(status: str, error: str) -> None:
 
 
 def artifact_key(run_id: str) -> str:
-    """Prefect's keys have lower-case letters, digits and dashes only."""
-    return "report-" + "".join(c if c.isalnum() else "-" for c in run_id.lower())
+    """Key of a run's summary."""
+    return f"report-{plain_key(run_id)}"
+
+
+def plain_key(text: str) -> str:
+    """A text as a part of a key: Prefect's have lower-case letters, digits and dashes only."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())

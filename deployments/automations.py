@@ -1,0 +1,114 @@
+"""What a server does by itself: marks runs whose process died, and tells people of regressions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState, SendNotification
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+PREFIX = "benchwright: "
+"""Of the names of our automations: what has it is ours to change."""
+
+HEARTBEAT_S = 30
+"""How often a deployed run says that it lives (seconds); Prefect allows no shorter time."""
+
+LOST_AFTER_S = 4 * HEARTBEAT_S
+"""Silence after which a run counts as dead (seconds): one late heartbeat is a busy machine."""
+
+REGRESSION_EVENT = "benchwright.regression"
+"""Sent by the nightly suite for each regression."""
+
+
+def automations(notifier: UUID | None) -> list[AutomationCore]:
+    """The automations that a server is told.
+
+    Args:
+        notifier: A notification block; None: nobody is told of regressions.
+    """
+    found = [_lost_runs()]
+    if notifier is not None:
+        found += [_regressions(notifier), _failed_nights(notifier)]
+    return found
+
+
+def _lost_runs() -> AutomationCore:
+    """Heartbeats mark nothing by themselves: the absence of the next one, or of an end, does."""
+    ends = [
+        f"prefect.flow-run.{name}"
+        for name in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended")
+    ]
+    return AutomationCore(
+        name=f"{PREFIX}a run whose process died is Crashed",
+        description="A run that stops sending heartbeats has lost its process or its machine.",
+        enabled=True,
+        trigger=EventTrigger(
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={
+                "prefect.resource.role": "tag",
+                "prefect.resource.id": "prefect.tag.benchwright",
+            },
+            after={"prefect.flow-run.heartbeat"},
+            expect={"prefect.flow-run.heartbeat", *ends},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=LOST_AFTER_S),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED,
+                message=f"No sign of life for {LOST_AFTER_S} s: its process or its machine died.",
+            )
+        ],
+    )
+
+
+def _regressions(notifier: UUID) -> AutomationCore:
+    return AutomationCore(
+        name=f"{PREFIX}tell of a regression",
+        description="Sends each regression that the nightly suite found.",
+        enabled=True,
+        trigger=EventTrigger(
+            expect={REGRESSION_EVENT},
+            posture=Posture.Reactive,
+            threshold=1,
+            within=timedelta(0),
+        ),
+        actions=[
+            SendNotification(
+                block_document_id=notifier,
+                subject="Regression: {{ event.resource['prefect.resource.name'] }}",
+                body="{% for key, value in event.payload.items() %}{{ key }}: {{ value }}\n"
+                "{% endfor %}",
+            )
+        ],
+    )
+
+
+def _failed_nights(notifier: UUID) -> AutomationCore:
+    return AutomationCore(
+        name=f"{PREFIX}tell of a night that failed",
+        description="Sends a note when a run of the nightly suite fails or crashes.",
+        enabled=True,
+        trigger=EventTrigger(
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={
+                "prefect.resource.role": "tag",
+                "prefect.resource.id": "prefect.tag.nightly",
+            },
+            expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
+            posture=Posture.Reactive,
+            threshold=1,
+            within=timedelta(0),
+        ),
+        actions=[
+            SendNotification(
+                block_document_id=notifier,
+                subject="{{ flow_run.name }}: {{ flow_run.state.name }}",
+                body="{{ flow_run.state.message }}\n{{ flow_run|ui_url }}",
+            )
+        ],
+    )
