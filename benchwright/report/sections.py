@@ -323,19 +323,14 @@ def _observed(record: RunRecord, around: Background) -> Iterable[Block]:
 
 
 def _all_metrics(record: RunRecord) -> Iterable[Block]:
-    judgement = record.view.judgement
-    rows = (
-        [
-            _summary_row(metric_of(record, name), arm, judgement.summaries[arm][name])
-            for name in dict.fromkeys(
-                name for summaries in judgement.summaries.values() for name in summaries
-            )
-            for arm in arm_names(record)
-            if name in judgement.summaries.get(arm, {})
-        ]
-        if judgement
-        else []
-    )
+    summaries = record.view.judgement.summaries if record.view.judgement else {}
+    names = dict.fromkeys(name for of_arm in summaries.values() for name in of_arm)
+    rows = [
+        _summary_row(metric_of(record, name), arm, summaries[arm][name])
+        for name in names
+        for arm in arm_names(record)
+        if name in summaries.get(arm, {})
+    ]
     if rows:
         yield Table(
             "Every metric in each arm",
@@ -449,7 +444,7 @@ def _comparison(record: RunRecord, around: Background) -> Iterable[Block]:
     names = [m.name for m in record.view.config.metrics if m.role is Role.PRIMARY]
     arms = arm_names(record)
     columns = [(name, arm) for name in names for arm in arms]
-    header = ("Run", "Started", "Tag", "Configuration", "Fingerprint")
+    header = ("Run", "Tag", "Configuration", "Fingerprint")
     yield Table(
         "Means of the primary metrics in earlier runs, the newest last",
         (*header, *(f"{name}, {arm}" for name, arm in columns)),
@@ -465,7 +460,8 @@ def _prior_row(
     if view.run_id != record.view.run_id:
         config = "the same" if view.config_hash == record.view.config_hash else "another"
         differences = compare_fingerprints(view.fingerprint, record.view.fingerprint).differences
-        ground = listed([row.field for row in differences], 3) if differences else "agrees"
+        fields = [row.field for row in differences]
+        ground = f"differs: {listed(fields, 3)}" if fields else "agrees"
     summaries = view.judgement.summaries if view.judgement else {}
     cells = []
     for name, arm in columns:
@@ -474,7 +470,6 @@ def _prior_row(
         cells.append(numbers.quantity(summary.mean if summary else None, unit))
     return (
         view.run_id,
-        moment(view.created),
         str(view.tag or "not judged"),
         config,
         ground,
