@@ -49,11 +49,22 @@ def runaway(
 
 
 def hold(mb: float, processes: float = 1, hold_s: float = 3600.0) -> None:
-    """Take memory, say so, and keep it for a while."""
+    """Take memory, say so when all processes have theirs, and keep it for a while."""
+    ready, ready_in = os.pipe()
+    go, go_in = os.pipe()
     children = _forks(int(processes))
     block = _touch(int(mb * MB / processes))
+    if processes > 1 and not children:
+        os.close(go_in)
+        os.write(ready_in, b".")
+        os.read(go, 1)  # until the first one ends its wait
+        block.close()
+        return
+    for _ in children:
+        os.read(ready, 1)
     os.write(1, b"held\n")
     time.sleep(hold_s)
+    os.close(go_in)
     block.close()
     for child in children:
         os.waitpid(child, 0)

@@ -63,10 +63,8 @@ def tagged(tag: str) -> list[int]:
     found = []
     for pid in tree.all_processes():
         environ = tree.read_proc(f"/proc/{pid}/environ")
-        if environ and wanted in environ.split(b"\0"):
-            stat = tree.stat_of(pid)
-            if stat is not None and stat.state not in "ZX":
-                found.append(pid)
+        if environ and wanted in environ.split(b"\0") and tree.alive(pid):
+            found.append(pid)
     return found
 
 
@@ -345,6 +343,23 @@ def orphans_without_supervisor(leftover: str) -> int:
 
 
 # What a stage does with memory
+
+NO_MEMORY_DEATHS: Mapping[str, tuple[str, EndReason]] = {
+    "exits with 137": ("exit 137", EndReason.FAILED),
+    "is killed from outside": ("kill -9 $$", EndReason.FAILED),
+    "has a killed child": ("sh -c 'kill -9 $$'; exit 0", EndReason.COMPLETED),
+    "reads more than its budget from files": (
+        "head -c 300000000 /dev/zero > big; cat big > /dev/null; rm big",
+        EndReason.COMPLETED,
+    ),
+    "stays just within its budget": (
+        f"'{sys.executable}' -S -c 'b = bytearray(125 * 10**6); b = None; b = bytearray(10**8)'",
+        EndReason.COMPLETED,
+    ),
+}
+"""Stages that are no memory deaths, though they look like one, and how they end."""
+
+NO_DEATH_BUDGET_MB = 150.0
 
 
 def program(mode: str, **options: float) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from benchwright.execution import linux, memory, orphans, tree
 from benchwright.execution.launch import EndReason, StageLaunch, StageOutcome, Usage
@@ -122,16 +122,24 @@ class Attendant:
         inbox: Messages from there.
         owner: Descriptor of that process (pidfd); None where the kernel has none.
         token: Names the launch.
+        niceness: Of the stage.
     """
 
     def __init__(
-        self, order: Order, channel: socket.socket, inbox: Inbox, owner: int | None, token: str
+        self,
+        order: Order,
+        channel: socket.socket,
+        inbox: Inbox,
+        owner: int | None,
+        token: str,
+        niceness: int,
     ) -> None:
         self._launch: StageLaunch = order.launch
         self._order = order
         self._channel = channel
         self._inbox = inbox
         self._owner = owner
+        self._niceness = niceness
         own = tree.stat_of(os.getpid())
         self._mark = orphans.Mark(
             order.home,
@@ -247,18 +255,15 @@ class Attendant:
             send(self._channel, Started(os.getpid()))
         parent = os.getpid()
         self._began = time.monotonic()
-        nice = os.nice(0)
         self._pid = os.fork()
         if self._pid == 0:
-            _become(self._launch, self._mark, self._guard.join_fd, stdout, stderr, birth_in, parent)
+            fds = _Fds(self._guard.join_fd, stdout, stderr, birth_in)
+            _become(self._launch, self._mark, fds, parent, self._niceness)
         os.close(birth_in)
         for stream in self._streams:
             stream.started()
         if self._launch.timeout_s is not None:
             self._deadline = self._began + self._launch.timeout_s
-        if self._guard.nice:
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, 0, nice + self._guard.nice)
         self._guard.begin(self._pid, self._began)
         if self._watch is not None:
             self._watch_at = self._began
@@ -428,7 +433,7 @@ class Attendant:
         """Patience is over: leftovers are asked first, everything else is killed."""
         assert self._guard is not None
         if ending.reason is None and not self._survivors:
-            self._survivors = [pid for pid in self._members() if _alive(pid)]
+            self._survivors = [pid for pid in self._members() if tree.alive(pid)]
             if self._survivors:
                 names = ", ".join(map(tree.describe, self._survivors[:5]))
                 more = f" and {len(self._survivors) - 5} more" if len(self._survivors) > 5 else ""
@@ -559,27 +564,23 @@ def _signal_name(number: int) -> str:
     return f"signal {number} ({names.get(number, 'real-time')})"
 
 
-def _alive(pid: int) -> bool:
-    stat = tree.stat_of(pid)
-    return stat is not None and stat.state not in "ZX"
+class _Fds(NamedTuple):
+    """Descriptors that the stage's process is born with; `join` puts it into its group."""
+
+    join: int | None
+    stdout: int
+    stderr: int
+    birth: int
 
 
-def _become(
-    launch: StageLaunch,
-    mark: orphans.Mark,
-    join_fd: int | None,
-    stdout: int,
-    stderr: int,
-    birth_fd: int,
-    parent: int,
-) -> None:
+def _become(launch: StageLaunch, mark: orphans.Mark, fds: _Fds, parent: int, niceness: int) -> None:
     """In the forked child: become the stage's program. Never returns."""
 
     def say(failed: tuple[str, int] | None = None) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         resident = used.ru_maxrss * 1024
         born = _Birth(time.monotonic(), used.ru_utime, used.ru_stime, resident, failed)
-        os.write(birth_fd, born.line())
+        os.write(fds.birth, born.line())
 
     step = "session"
     try:
@@ -593,14 +594,15 @@ def _become(
         if os.getppid() != parent:  # it died before the kernel knew of our wish
             os._exit(_EXIT_NOT_FOUND)
         _volunteer()
+        os.setpriority(os.PRIO_PROCESS, 0, niceness)
         step = "group"
-        if join_fd is not None:
-            os.write(join_fd, b"0")
+        if fds.join is not None:
+            os.write(fds.join, b"0")
         step = "cwd"
         os.chdir(launch.cwd)
         step = "exec"
         null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
+        for source, target in ((null, 0), (fds.stdout, 1), (fds.stderr, 2)):
             os.dup2(source, target, inheritable=True)
         environment = {**launch.env, orphans.VARIABLE: str(mark)}
         say()
@@ -650,8 +652,15 @@ def _why_not_started(launch: StageLaunch, step: str, number: int) -> str:
     return f"The stage was not started: {program!r}: {reason}."
 
 
-def main(channel: socket.socket, owner: int | None, token: str) -> None:
-    """Attend the one stage that is ordered over a channel."""
+def main(channel: socket.socket, owner: int | None, token: str, niceness: int) -> None:
+    """Attend the one stage that is ordered over a channel.
+
+    Args:
+        channel: To the process that asks.
+        owner: Its descriptor (pidfd); None where the kernel has none.
+        token: Names the launch.
+        niceness: Of that process, and so of the stage.
+    """
     linux.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -665,7 +674,7 @@ def main(channel: socket.socket, owner: int | None, token: str) -> None:
     order: Order = messages[0]
     linux.set_name("bw " + order.launch.label[-12:] if order.launch.label else "bw stage")
     channel.setblocking(False)
-    attendant = Attendant(order, channel, inbox, owner, token)
+    attendant = Attendant(order, channel, inbox, owner, token, niceness)
     outcome = attendant.attend(messages[1:])
     channel.setblocking(True)
     with contextlib.suppress(Gone):

@@ -11,6 +11,7 @@ import errno
 import os
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from benchwright.execution.tree import read_proc
@@ -86,6 +87,7 @@ def is_root(path: Path, version: int) -> bool:
     return not (path / "cgroup.type").exists()
 
 
+@cache
 def _memory_mount(version: int) -> tuple[str, str] | None:
     """Root and mount point of the hierarchy, from /proc/self/mountinfo."""
     for line in (read_proc("/proc/self/mountinfo") or b"").decode(errors="replace").splitlines():

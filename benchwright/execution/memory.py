@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from benchwright.execution.cgroup import Group, Leaf, own_memory_group, subgroups
-from benchwright.execution.tree import descendants, read_proc, stat_of, tell
+from benchwright.execution.tree import alive, descendants, read_proc, tell
 
 MB = 10**6
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -40,9 +40,6 @@ POLL_S = 0.010
 
 POLL_SHORTEST_S = 0.001
 """Between two looks where the tree is about to pass its budget."""
-
-POLL_NICE = -10
-"""Where it is allowed: on a busy machine a look that comes late is memory that is taken."""
 
 POLL_MARGIN = 2.0
 """A look comes after 1/2 of the time that the tree needs to its budget at its present rate."""
@@ -90,13 +87,11 @@ class Guard:
     Attributes:
         name: Mechanism in force, as `Usage.guard` gives it.
         join_fd: The stage writes `0` here before it becomes its program; None without a group.
-        nice: What the guard's process adds to its niceness, where it may.
         event: Descriptor and poll mask that call for a look at once; None without one.
     """
 
     name = "none"
     join_fd: int | None = None
-    nice = 0
     event: tuple[int, int] | None = None
 
     def begin(self, pid: int, now: float) -> None:
@@ -256,15 +251,11 @@ class GroupGuard(Guard):
         """Whether the limit is still there, and the stage still under it."""
         if self._leaf.read_int(self._limit_file) != self._limit:
             lost = "the limit of its group was changed or its group removed"
-        elif not self._leaf.holds(self._pid) and self._alive():
+        elif not self._leaf.holds(self._pid) and alive(self._pid):
             lost = "its main process was moved out of its group"
         else:
             return None
         return Breach(False, f"The memory guard ({self.name}) was lost: {lost}.")
-
-    def _alive(self) -> bool:
-        stat = stat_of(self._pid)
-        return stat is not None and stat.state not in "ZX"
 
     def _oom_kills(self) -> int:
         """Processes of the leaf that the kernel has killed for memory."""
@@ -338,7 +329,6 @@ class PollingGuard(Guard):
     def __init__(self, budget: int | None) -> None:
         self._budget = budget
         self.name = "polling" if budget is not None else "none"
-        self.nice = POLL_NICE if budget is not None else 0
         self._began = self._next = self._sample_at = 0.0
         self._peak = 0
         self._last: tuple[float, int] | None = None
@@ -517,7 +507,7 @@ def _sum_of_pss(pids: Iterable[int]) -> int | None:
         rollup = read_proc(f"/proc/{pid}/smaps_rollup")
         if rollup and b"\nPss:" in rollup:
             total += int(rollup.split(b"\nPss:", 1)[1].split(None, 1)[0]) * 1024
-        elif (stat := stat_of(pid)) is not None and stat.state not in "ZX":
+        elif alive(pid):
             return None
     return total
 

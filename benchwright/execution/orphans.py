@@ -87,7 +87,7 @@ class Mark:
         if self.namespace != pid_namespace():
             return False
         stat = tree.stat_of(self.supervisor)
-        return stat is None or stat.started != self.started or stat.state in "ZX"
+        return stat is None or stat.started != self.started or not stat.alive
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 _READ_BYTES = 1 << 16
+_PF_EXITING = 0x4
 
 
 def read_proc(path: str) -> bytes | None:
@@ -42,13 +43,21 @@ class ProcessStat:
         name: Its command name, 15 bytes at most.
         state: One letter: R, S, D, T, Z and so on.
         parent: Its parent's PID.
+        exiting: Whether it is on its way out: its memory and its groups are gone or going, though
+            its state may still say R.
         started: Clock ticks since boot; with the PID it names a process for good.
     """
 
     name: str
     state: str
     parent: int
+    exiting: bool
     started: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is running, waiting or stopped, and not dead or dying."""
+        return not self.exiting and self.state not in "ZX"
 
 
 def stat_of(pid: int) -> ProcessStat | None:
@@ -63,6 +72,7 @@ def stat_of(pid: int) -> ProcessStat | None:
         name=line[left + 1 : right].decode(errors="replace"),
         state=fields[0].decode(),
         parent=int(fields[1]),
+        exiting=bool(int(fields[6]) & _PF_EXITING),
         started=int(fields[19]),
     )
 
@@ -100,6 +110,12 @@ def descendants(roots: Iterable[int]) -> list[int]:
                 found.append(child)
                 waiting.append(child)
     return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and not dead or dying."""
+    stat = stat_of(pid)
+    return stat is not None and stat.alive
 
 
 def all_processes() -> list[int]:

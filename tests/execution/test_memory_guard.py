@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +15,8 @@ import pytest
 
 from benchmarks.harm import (
     MB,
+    NO_DEATH_BUDGET_MB,
+    NO_MEMORY_DEATHS,
     attendant_of,
     cpu_seconds,
     group_reason,
@@ -125,28 +126,13 @@ def test_a_killed_child_whose_parent_exits_with_zero_is_a_memory_death(
         assert asked.outcome().reason is EndReason.MEMORY
 
 
-NO_MEMORY_DEATHS = {
-    "exits with 137": ("exit 137", EndReason.FAILED),
-    "is killed from outside": ("kill -9 $$", EndReason.FAILED),
-    "has a killed child": ("sh -c 'kill -9 $$'; exit 0", EndReason.COMPLETED),
-    "reads more than its budget from files": (
-        "head -c 300000000 /dev/zero > big; cat big > /dev/null; rm big",
-        EndReason.COMPLETED,
-    ),
-    "stays just within its budget": (
-        f"'{sys.executable}' -S -c 'b = bytearray(125 * 10**6); b = None; b = bytearray(10**8)'",
-        EndReason.COMPLETED,
-    ),
-}
-
-
 @pytest.mark.parametrize("name", NO_MEMORY_DEATHS)
 def test_no_memory_death_is_claimed_without_evidence(
     mechanism: str, name: str, tmp_path: Path
 ) -> None:
     script, reason = NO_MEMORY_DEATHS[name]
     with Supervisor(mechanism=mechanism) as supervisor:
-        outcome = supervisor.run(stage(tmp_path, "sh", "-c", script, memory_mb=150.0))
+        outcome = supervisor.run(stage(tmp_path, "sh", "-c", script, memory_mb=NO_DEATH_BUDGET_MB))
     assert outcome.reason is reason, outcome.detail
 
 
@@ -373,6 +359,7 @@ def test_own_group_is_found_through_mounts_and_namespaces(
     monkeypatch.setattr(
         cgroup, "read_proc", lambda path: texts[path].encode() if path in texts else None
     )
+    monkeypatch.setattr(cgroup, "_memory_mount", cgroup._memory_mount.__wrapped__)
     assert cgroup.own_memory_group(1) == cgroup.Group(point / "job", 1)
     assert cgroup.own_memory_group(2) is None
     (point / "job" / "release_agent").touch()  # only the root of a hierarchy has it

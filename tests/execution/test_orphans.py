@@ -88,6 +88,7 @@ def test_a_sweep_ends_what_is_left_when_all_are_killed_at_once(tmp_path: Path) -
         for pid in everyone:
             os.kill(pid, signal.SIGKILL)
         asked.process.wait()
+        wait_until(lambda: not any(map(tree.alive, everyone)), "their end")
         assert tagged(asked.tag) != []
         swept = [orphan for orphan in sweep_orphans() if orphan.pid in started]
         assert tagged(asked.tag) == []

@@ -131,6 +131,17 @@ def test_signals_reach_a_stage_as_a_shell_would_hand_them_on(
         assert int(line.split()[1], 16) & 0x7FFFFFFF == 0, line
 
 
+def test_a_stage_has_the_flows_priority(supervisor: Supervisor, tmp_path: Path) -> None:
+    # The attendant goes before others; its stage must not.
+    outcome = shell(
+        supervisor, tmp_path, "cut -d' ' -f19 /proc/self/stat; cat /proc/self/oom_score_adj"
+    )
+    assert outcome.ok
+    printed = (tmp_path / "stdout.log").read_text().split()
+    assert printed[0] == str(os.getpriority(os.PRIO_PROCESS, 0))
+    assert printed[1] == "1000"
+
+
 def test_the_deadline_asks_first_and_then_kills(supervisor: Supervisor, tmp_path: Path) -> None:
     script = "trap 'echo asked' TERM; while :; do sleep 0.02; done"
     outcome = shell(supervisor, tmp_path, script, timeout_s=0.3, grace_s=0.3)
@@ -330,7 +341,7 @@ class Watch:
         self.looks += 1
         if self.launch.vram_mb == 1:
             raise RuntimeError("driver gone")
-        if self.looks == 3 and len(pids) == 2:
+        if self.looks >= 3 and len(pids) == 2:
             return "The stage held 900 MB on GPU-7, over 500 MB."
 
     def peak_mb(self):
