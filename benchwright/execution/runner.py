@@ -33,15 +33,12 @@ from benchwright.execution.command import (
 )
 from benchwright.execution.launch import EndReason, Launcher, StageLaunch, StageOutcome, Usage
 from benchwright.execution.metrics import measurement_from_result, read_measurement
-from benchwright.execution.sample import Measurement, PrepResult, Sample
+from benchwright.execution.sample import LOG_EVIDENCE, Measurement, PrepResult, Sample
 from benchwright.identity.cache import ArtifactCache
 from benchwright.identity.signature import Signature
 from benchwright.spec.arms import Arm
 from benchwright.spec.context import StageContext
 from benchwright.spec.model import BenchmarkConfig, Stage
-
-LOG_EVIDENCE = "code_evidence.log_line"
-"""The effective value that counts the lines that matched `code_evidence.log_line`."""
 
 LOCAL_HOST = ""
 """Key of the launcher for stages that name no host."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from benchwright.execution.launch import EndReason, Usage
 from benchwright.spec.values import Value
 
+LOG_EVIDENCE = "code_evidence.log_line"
+"""The effective value that counts the lines that matched `code_evidence.log_line`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:

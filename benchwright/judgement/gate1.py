@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from benchwright.errors import Difference, GateRefused
-from benchwright.execution.sample import Sample
+from benchwright.execution.sample import LOG_EVIDENCE, Sample
 from benchwright.identity.canonical import config_hash
 from benchwright.identity.effective import compare_effective
 from benchwright.identity.effective import same_value as same_effective
@@ -26,8 +26,9 @@ PROVENANCE = ("base_model", "dataset", "tokenizer", "precision", "seed", "eval_s
 """What every manifest of a machine-learning recipe names (gate 1, rule 2), as the last part of a
 parameter's dotted name."""
 
-LOG_EVIDENCE = "code_evidence.log_line"
-"""The effective value that counts the lines that matched `code_evidence.log_line`."""
+VERIFIED = "verified"
+"""Code of a finding whose message is the name of a manifest entry that was verified. It is a mark
+for `unverified`, not a sentence for a reader."""
 
 CODE_WORDS = frozenset(
     {"binary", "branch", "build", "code", "commit", "patch", "ref", "revision", "version"}
@@ -287,7 +288,7 @@ def unverified(view: RunView) -> tuple[Finding, ...]:
         if sample.measurement is not None
         for name in sample.measurement.effective
     }
-    told = {finding.message for finding in view.findings if finding.code == "verified"}
+    told = {finding.message for finding in view.findings if finding.code == VERIFIED}
     blind = [
         entry.name
         for entry in view.manifest.entries

@@ -46,7 +46,8 @@ def judge_run(view: RunView, priors: Sequence[RunView] = ()) -> Judgement:
     arms = expand_arms(config)
     metrics = measured_metrics(view)
     units = {arm.name: {m.name: _units(view, arm, m) for m in metrics} for arm in arms}
-    findings = [*view.findings, *_gates(view), *_remarks(view, priors)]
+    seen = [finding for finding in view.findings if finding.code != gate1.VERIFIED]
+    findings = [*seen, *_gates(view), *_remarks(view, priors)]
     findings += _missing(view, units)
 
     baseline = units[arms[0].name]

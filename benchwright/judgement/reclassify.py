@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchwright.errors import BadInput, GateRefused
+from benchwright.errors import BadInput, GateRefused, Where
 from benchwright.judgement.verdict import Tag
 
 LOWER: dict[Tag, frozenset[Tag]] = {
@@ -14,45 +14,42 @@ LOWER: dict[Tag, frozenset[Tag]] = {
 """What a tag may be lowered to. EXPLORATORY says too little, UNRELIABLE says something wrong."""
 
 
-def lowered(run_id: str, now: Tag | None, to: Tag, reason: str) -> Tag:
-    """The tag after a person lowers it.
-
-    Args:
-        run_id: The run, for the refusal.
-        now: Its tag.
-        to: The tag asked for.
-        reason: Why, in the person's words.
-
-    Returns:
-        `to`.
+def parse_tag(text: str) -> Tag:
+    """The tag of that name, in any case.
 
     Raises:
-        BadInput: Without a reason.
-        GateRefused: Where `to` isn't lower, or the run has no tag yet.
+        BadInput: There is none.
     """
-    if not reason.strip():
+    try:
+        return Tag(text.strip().upper())
+    except ValueError:
         raise BadInput(
-            "a tag is lowered with a reason only",
-            expected="--reason TEXT",
-            hint=f'benchwright reclassify {run_id} {to} --reason "..."',
-        )
+            f"there is no tag '{text}'",
+            where=Where(key="TAG"),
+            expected=f"one of {', '.join(Tag)}",
+        ) from None
+
+
+def check_lowering(now: Tag | None, to: Tag) -> None:
+    """Refuse a change of a tag that doesn't lower it.
+
+    Args:
+        now: The run's tag; None where it has none yet.
+        to: The tag asked for.
+
+    Raises:
+        GateRefused: `to` isn't lower, or the run wasn't judged yet.
+    """
     if now is None:
         raise GateRefused(
-            f"{run_id} has no tag yet",
+            f"a run that has no tag yet can't be made {to}",
             expected="a run that was judged",
-            hint=f"benchwright status {run_id}",
+            hint="wait for its end: benchwright status",
         )
-    if not may_become(now, to):
+    if to not in LOWER[now]:
         below = sorted(LOWER[now])
         raise GateRefused(
-            f"{run_id} is {now}; a person can't make it {to}: a tag is raised by running again "
-            "only",
+            f"a person can't make a run that is {now} {to}: a tag is raised by running again only",
             expected=f"one of {', '.join(below)}" if below else "nothing: it can't be lowered",
             hint="run it again, and let the second run confirm the first",
         )
-    return to
-
-
-def may_become(now: Tag, to: Tag) -> bool:
-    """Whether a person may change one tag to the other."""
-    return to in LOWER[now]

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from benchwright.errors import GateRefused
-from benchwright.execution.sample import Sample
+from benchwright.execution.sample import LOG_EVIDENCE, Sample
 from benchwright.judgement import gate1
 from benchwright.judgement.compare import compare_runs
 from benchwright.judgement.judge import judge_run
-from benchwright.judgement.verdict import Decision, Tag
+from benchwright.judgement.verdict import Decision, Finding, Tag
 from benchwright.judgement.view import RunView
 from benchwright.spec.manifest import Manifest, ManifestEntry
 from benchwright.spec.model import CodeEvidence
@@ -103,6 +103,12 @@ def test_gate_1_rule_2_what_nothing_verifies_is_a_caveat_not_a_failure() -> None
         change=lambda sample: with_effective(sample, threads=8),
     )
     assert "unverified" not in codes(judge_run(told).findings)
+    asked = view(
+        {"off": FAST, "on": SLOW},
+        manifest=MANIFEST,
+        findings=(Finding("verified", "threads"),),
+    )
+    assert not {"unverified", "verified"} & codes(judge_run(asked).findings)
 
 
 def test_gate_1_rule_3_a_parameter_is_inherited_the_treatment_or_justified() -> None:
@@ -259,7 +265,7 @@ def test_gate_1_rule_6_a_line_of_the_log_counts_as_evidence() -> None:
         {"off": FAST, "on": SLOW},
         asked,
         change=lambda sample: with_effective(
-            sample, **{gate1.LOG_EVIDENCE: int(sample.arm.endswith("on"))}
+            sample, **{LOG_EVIDENCE: int(sample.arm.endswith("on"))}
         ),
     )
     assert "code-evidence" not in codes(judge_run(run).findings)

@@ -10,7 +10,7 @@ import pytest
 from benchwright.errors import BadInput, GateRefused
 from benchwright.identity.fingerprint import Fingerprint
 from benchwright.judgement.judge import judge_run
-from benchwright.judgement.reclassify import LOWER, lowered, may_become
+from benchwright.judgement.reclassify import LOWER, check_lowering, parse_tag
 from benchwright.judgement.tags import TABLE, Evidence, tag
 from benchwright.judgement.verdict import Finding, Tag
 from benchwright.judgement.view import RunView
@@ -130,17 +130,21 @@ def test_a_tag_is_lowered_only() -> None:
     order = [Tag.RELIABLE, Tag.QUALIFIED, Tag.EXPLORATORY, Tag.UNRELIABLE]
     for place, now in enumerate(order):
         for other, to in enumerate(order):
-            assert may_become(now, to) is (other > place)
             if other > place:
-                assert lowered("r", now, to, "the fan was broken") is to
+                check_lowering(now, to)
             else:
-                with pytest.raises(GateRefused, match="by running again"):
-                    lowered("r", now, to, "I like it")
+                with pytest.raises(GateRefused, match="by running again") as refused:
+                    check_lowering(now, to)
+                assert refused.value.exit_code == 3
     assert set(LOWER) == set(Tag)
 
 
-def test_a_tag_is_lowered_with_a_reason_only() -> None:
-    with pytest.raises(BadInput, match="reason"):
-        lowered("r", Tag.RELIABLE, Tag.UNRELIABLE, "  ")
+def test_a_run_without_a_tag_has_none_to_lower() -> None:
     with pytest.raises(GateRefused, match="no tag yet"):
-        lowered("r", None, Tag.UNRELIABLE, "why")
+        check_lowering(None, Tag.UNRELIABLE)
+
+
+def test_a_tag_is_read_in_any_case_and_a_wrong_one_is_refused() -> None:
+    assert parse_tag(" qualified ") is Tag.QUALIFIED
+    with pytest.raises(BadInput, match="there is no tag 'GOOD'"):
+        parse_tag("GOOD")
