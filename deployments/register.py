@@ -390,7 +390,9 @@ def _wanted(
         "tags": sorted({*(entry.get("tags") or ()), *tags}),
         "entrypoint": str(entry["entrypoint"]),
         "parameters": entry.get("parameters") or {},
-        "parameter_openapi_schema": json.loads(json.dumps(schema)),
+        # Prefect's own schema lets a misspelled parameter through, to fail in the flow.
+        "parameter_openapi_schema": json.loads(json.dumps(schema))
+        | {"additionalProperties": False},
         "enforce_parameter_schema": bool(entry.get("enforce_parameter_schema", True)),
         "work_pool_name": pool if work.get("name", POOL) == POOL else work["name"],
         "job_variables": variables,

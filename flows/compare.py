@@ -5,14 +5,13 @@ prefect deployment run compare/compare -p a=1a2b3c -p b=4d5e6f --watch
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
-from pydantic import Field
 
 from benchwright.errors import BadInput, BenchwrightError, GateRefused
 from benchwright.judgement.compare import compare_runs
@@ -30,24 +29,17 @@ def _run_name() -> str:
 
 
 @flow(name="compare", flow_run_name=_run_name, description=__doc__, persist_result=False)
-def compare(
-    a: Annotated[str, Field(description="The baseline: a run's id, or the end of one.")],
-    b: Annotated[str, Field(description="The run that is asked about.")],
-    allow: Annotated[
-        list[str],
-        Field(
-            description="Fields of the fingerprint that may differ; the result is QUALIFIED then."
-        ),
-    ] = [],  # noqa: B006 - Prefect's form takes its default from here; nothing changes it
-    home: Annotated[
-        str | None,
-        Field(description="Where the records are; empty: `$BENCHMARK_HOME` of the worker."),
-    ] = None,
-) -> State[Any]:
+def compare(a: str, b: str, allow: tuple[str, ...] = (), home: str | None = None) -> State[Any]:
     """Compare run B with run A, and show what came of it.
 
     The gates come first: two runs that aren't the same experiment but for the treatment are
     refused, with every difference.
+
+    Args:
+        a: The baseline: a run's id, or the end of one.
+        b: The run that is asked about.
+        allow: Fields of the fingerprint that may differ; the result is QUALIFIED then.
+        home: Where the records are; default `$BENCHMARK_HOME` of the worker.
     """
     place = flow_home(home)
     store = RunStore(place)

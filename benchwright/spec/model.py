@@ -88,11 +88,15 @@ class Metric(Frozen):
     """A measured quantity and what is asked of it."""
 
     name: str = Field(min_length=1)
+    """As the measure stage prints it."""
     unit: str = ""
     """Unit of the value, such as `ms` or `1/s`; empty for a pure number."""
     direction: Direction = Direction.LOWER
+    """Which way it is better."""
     role: Role = Role.PRIMARY
+    """What it decides: the verdict (primary), a limit (guardrail), nothing (secondary)."""
     scale: Scale = Scale.RATIO
+    """How two values are compared."""
     min_effect: Positive = 0.01
     """The smallest effect that matters: relative for `ratio`, absolute otherwise."""
     tolerance: Positive = 0.05
@@ -149,31 +153,39 @@ class EffectiveFrom(Frozen):
     """Where a measure stage says which parameter values it used, if not beside its metrics."""
 
     file: str
+    """The file, relative to the stage's working directory."""
     format: MetricsFormat = MetricsFormat.JSON
+    """How it is written."""
 
 
 class Resources(Frozen):
     """What a stage needs while it runs."""
 
     gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs that it has for itself."""
     vram_mb: Positive | None = None
     """GPU memory needed on each device, in MB (10^6 bytes)."""
     tpus: Annotated[int, Field(ge=0)] = 0
+    """TPU chips that it has for itself."""
     memory_mb: Positive | None = None
     """Budget of main memory, in MB (10^6 bytes); the guard ends the stage above it."""
     est_gpu_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """GPU hours that one launch is expected to take."""
 
 
 class Stage(Frozen):
     """One node of a graph: a shell command, or a Python function named `module:function`."""
 
     name: Name
+    """Unique in the graph; letters, digits, `_` and `-`."""
     kind: StageKind
+    """What it is for, and so how often it runs."""
     cmd: str | None = None
     """Run by `bash -e -o pipefail`, with templates filled in."""
     function: str | None = None
     """`package.module:function`, called in a child process with a `StageContext`."""
     needs: tuple[str, ...] = ()
+    """The stages whose artifacts or results it uses."""
     produces: tuple[Name, ...] = ()
     """Names of artifacts; each is a path that the stage must create."""
     inputs: tuple[str, ...] = ()
@@ -187,9 +199,13 @@ class Stage(Frozen):
     cwd: str | None = None
     """Working directory, relative to the configuration's folder. Left out: that folder."""
     timeout_s: Positive | None = None
+    """Seconds after which it is ended, with all that it started."""
     resources: Resources = Resources()
+    """What it needs while it runs."""
     effective_from: EffectiveFrom | None = None
+    """Where it says which values it used, if not beside its metrics."""
     metrics_from: MetricsFrom | None = None
+    """Where its metrics are read; of a measure stage."""
     host: str | None = None
     """Name of the host to run on; left out: where the flow runs."""
 
@@ -206,6 +222,7 @@ class Replication(Frozen):
     """How often each arm is measured."""
 
     replicates: Annotated[int, Field(ge=1)] = 10
+    """Measured launches of each arm; fewer than 5 give no verdict."""
     warmup: Annotated[int, Field(ge=0)] = 1
     """Replicates of each arm that are run first and left out of the analysis."""
     seed: int = 20250101
@@ -218,10 +235,15 @@ class Budget(Frozen):
     """What a run may use at most; above it, it ends cleanly (exit 5)."""
 
     wall_s: Positive | None = None
+    """Seconds of wall-clock time."""
     memory_mb: Positive | None = None
+    """Main memory of a stage that names no budget of its own, in MB (10^6 bytes)."""
     trials: Annotated[int, Field(ge=1)] | None = None
+    """Parameter sets that the tuner tries."""
     gpu_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """GPU hours."""
     cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """US dollars."""
 
 
 class CodeEvidence(Frozen):
@@ -247,7 +269,9 @@ class BenchmarkConfig(Frozen):
     """An experiment, complete and frozen."""
 
     domain: Name
+    """The kind of system, such as `command`."""
     recipe: str | None = None
+    """A recipe to start from: what is said here goes over it."""
     hypothesis: str | None = None
     """What is expected, in words; names the metric, such as `p50_ms falls by 20 %`."""
     params: dict[str, Any] = Field(default_factory=dict)
@@ -259,14 +283,19 @@ class BenchmarkConfig(Frozen):
     treatment_values: TreatmentValues = ()
     """The treatment's values; the baseline's is the one in `params`."""
     metrics: tuple[Metric, ...] = ()
+    """What is measured; left out: what the recipe or the domain says."""
     replication: Replication = Replication()
+    """How often each arm is measured, and in which order."""
     budget: Budget = Budget()
+    """What the run may use at most."""
     justified: dict[str, str] = Field(default_factory=dict)
     """Parameters that differ from the latest RELIABLE run, each with its reason."""
     packages: tuple[str, ...] = ()
     """Python packages whose versions belong to the software fingerprint."""
     code_evidence: CodeEvidence | None = None
+    """What shows that a changed code path ran."""
     notes: str = ""
+    """Words for the report."""
 
     @property
     def flat_params(self) -> dict[str, Value]:
