@@ -61,11 +61,11 @@ def building(
 def _held(
     mode: int, cancelled: threading.Event, on_wait: Callable[[], None] | None
 ) -> Iterator[None]:
-    folder = Path(os.environ.get("BENCHWRIGHT_LOCK_DIR") or tempfile.gettempdir())
-    turn = _open(folder / TURNSTILE)
+    folder = lock_folder()
+    turn = open_lock(folder / TURNSTILE)
     machine = -1
     try:
-        machine = _open(folder / MACHINE)
+        machine = open_lock(folder / MACHINE)
         waiting = _Waiting(cancelled, on_wait)
         waiting.lock(turn, fcntl.LOCK_EX)
         waiting.lock(machine, mode)
@@ -97,7 +97,12 @@ class _Waiting:
                 raise Interrupted("the run was cancelled while it waited for the machine")
 
 
-def _open(path: Path) -> int:
+def lock_folder() -> Path:
+    """Where the machine's locks lie, for all homes and all users."""
+    return Path(os.environ.get("BENCHWRIGHT_LOCK_DIR") or tempfile.gettempdir())
+
+
+def open_lock(path: Path) -> int:
     """Open a lock file for reading alone, so that every user of the machine can lock it."""
     while True:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from benchwright.errors import (
     StageFailed,
     Where,
 )
+from benchwright.execution.accelerators import Accelerators
 from benchwright.execution.call import function_argv, read_result, write_request
 from benchwright.execution.command import (
     SHELL,
@@ -31,9 +32,13 @@ from benchwright.execution.command import (
     process_environment,
     render_stage,
 )
+from benchwright.execution.device import Device
 from benchwright.execution.launch import EndReason, Launcher, StageLaunch, StageOutcome, Usage
 from benchwright.execution.metrics import measurement_from_result, read_measurement
+from benchwright.execution.pinning import NO_GPU, pin
 from benchwright.execution.sample import LOG_EVIDENCE, Measurement, PrepResult, Sample
+from benchwright.execution.spending import Purse, spent_on
+from benchwright.execution.vram import explained
 from benchwright.identity.cache import ArtifactCache
 from benchwright.identity.signature import Signature
 from benchwright.spec.arms import Arm
@@ -72,6 +77,8 @@ class StageRunner:
         launchers: How a process is run, by host name; `LOCAL_HOST` for this machine.
         environ: The environment that the run was asked for in.
         deadline: Monotonic time at which the run's budget ends; None for none.
+        accelerators: Hands out this machine's devices; None: stages get none.
+        purse: What the run has spent on devices, and may spend.
     """
 
     run_id: str
@@ -82,6 +89,8 @@ class StageRunner:
     launchers: Mapping[str, Launcher]
     environ: Mapping[str, str]
     deadline: float | None = None
+    accelerators: Accelerators | None = None
+    purse: Purse | None = None
     artifacts: dict[tuple[str, str], Path] = field(default_factory=dict)
     """Path of each prep artifact that is ready, by (arm, artifact name)."""
 
@@ -131,7 +140,7 @@ class StageRunner:
             published = build.publish()
         self._remember(stage, arm, published.paths)
         wall_s = time.monotonic() - start
-        return PrepResult(stage.name, arm.name, signature.digest, False, why, wall_s)
+        return PrepResult(stage.name, arm.name, signature.digest, False, why, wall_s, outcome.usage)
 
     def adopt(self, stage: Stage, arm: Arm, signature: Signature) -> PrepResult:
         """Take a prep stage's artifacts from the cache, where Prefect knew that they are there.
@@ -193,6 +202,7 @@ class StageRunner:
             error=error,
             measurement=measurement,
             usage=outcome.usage,
+            notes=outcome.notes,
         )
 
     def step(self, stage: Stage, arm: Arm, results: Mapping[str, Any]) -> Any:
@@ -338,23 +348,58 @@ class StageRunner:
                 expected=f"one of {sorted(name for name in self.launchers if name) or 'none'}",
                 hint="register the host as a block: benchwright deploy",
             )
-        timeout_s = stage.timeout_s
-        if self.deadline is not None:
-            left = max(self.deadline - time.monotonic(), 0.05)
-            timeout_s = left if timeout_s is None else min(timeout_s, left)
-        return launcher.run(
-            StageLaunch(
-                argv=argv,
-                cwd=rendered.cwd,
-                env=process_environment(rendered, self.environ),
-                stdout=logs / f"{name}.out",
-                stderr=logs / f"{name}.err",
-                timeout_s=timeout_s,
-                memory_mb=stage.resources.memory_mb or self.config.budget.memory_mb,
-                label=f"{self.run_id}/{stage.name}/{arm.name}"
-                + (f"/{replicate.order}" if replicate else ""),
-            )
+        launch = StageLaunch(
+            argv=argv,
+            cwd=rendered.cwd,
+            env=process_environment(rendered, self.environ),
+            stdout=logs / f"{name}.out",
+            stderr=logs / f"{name}.err",
+            memory_mb=stage.resources.memory_mb or self.config.budget.memory_mb,
+            label=f"{self.run_id}/{stage.name}/{arm.name}"
+            + (f"/{replicate.order}" if replicate else ""),
         )
+        if stage.host is not None or self.accelerators is None:
+            return launcher.run(replace(launch, timeout_s=self._timeout(stage, ())))
+        return self._run_with_devices(stage, arm, launch, launcher, self.accelerators)
+
+    def _run_with_devices(
+        self,
+        stage: Stage,
+        arm: Arm,
+        launch: StageLaunch,
+        launcher: Launcher,
+        accelerators: Accelerators,
+    ) -> StageOutcome:
+        """Run a process held to the devices that its stage asks for, and account for it."""
+        with accelerators.reserved(stage) as devices:
+            if devices:
+                env = {**launch.env, **pin(devices, accelerators.chips)}
+            else:
+                env = {**(NO_GPU if accelerators.declared else {}), **launch.env}
+            outcome = launcher.run(
+                replace(
+                    launch,
+                    env=env,
+                    timeout_s=self._timeout(stage, devices),
+                    gpus=tuple(device.uuid for device in devices),
+                    vram_mb=stage.resources.vram_mb,
+                )
+            )
+        if devices:
+            outcome = explained(outcome, stage, devices, (launch.stderr, launch.stdout))
+        if self.purse is not None:
+            self.purse.add(spent_on(stage, arm.name, devices, outcome, self.purse.prices))
+        return outcome
+
+    def _timeout(self, stage: Stage, devices: Sequence[Device]) -> float | None:
+        """Seconds that a process has: its own deadline, or less where a budget ends earlier."""
+        left = [] if stage.timeout_s is None else [stage.timeout_s]
+        if self.deadline is not None:
+            left.append(self.deadline - time.monotonic())
+        bounded = self.purse.seconds_left(devices) if self.purse is not None else None
+        if bounded is not None:
+            left.append(bounded)
+        return max(min(left), 0.05) if left else None
 
     def _with_evidence(self, measurement: Measurement, log: str) -> Measurement:
         """The measurement, with the count of lines that show that the changed code ran."""

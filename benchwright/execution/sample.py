@@ -46,6 +46,7 @@ class Sample:
         error: What went wrong, for a person; empty for a good one.
         measurement: None where it failed.
         usage: What the process tree used.
+        notes: What else its supervisor saw, a sentence each.
     """
 
     stage: str
@@ -61,6 +62,7 @@ class Sample:
     error: str
     measurement: Measurement | None
     usage: Usage
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -78,6 +80,7 @@ class PrepResult:
         cached: Whether its artifacts came from the cache.
         reason: Why it was a hit or a miss, in words.
         wall_s: Seconds that it took; 0 for a hit.
+        usage: What its process used; None for a hit.
     """
 
     stage: str
@@ -86,3 +89,4 @@ class PrepResult:
     cached: bool
     reason: str
     wall_s: float
+    usage: Usage | None = None

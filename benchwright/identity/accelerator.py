@@ -125,6 +125,13 @@ def _tpu_type(root: Path) -> str:
     return declared or all_of(TPU_PCI_DEVICES[device] for device in _tpu_pci(root))
 
 
+def tpu_types(root: Path = Path("/")) -> tuple[str, ...]:
+    """The type of each TPU chip, such as `v5e`, as far as it can be told; empty without a TPU."""
+    declared = os.environ.get("TPU_ACCELERATOR_TYPE")
+    chips = tuple(TPU_PCI_DEVICES[device] for device in _tpu_pci(root))
+    return chips or ((declared,) if declared else ())
+
+
 def _tpu_topology(root: Path) -> str:
     if not _has_tpu(root):
         return NONE
