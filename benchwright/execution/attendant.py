@@ -488,6 +488,8 @@ class Attendant:
             gpu_seconds=len(self._launch.gpus) * max((self._finished or began) - began, 0.0),
         )
         self._note_output()
+        # A watch may have more to say, such as why it has no figure.
+        self._notes += getattr(self._watch, "notes", tuple)()
         if birth is not None and birth.failed is not None:
             return StageOutcome(
                 EndReason.FAILED,
