@@ -2,6 +2,10 @@
 
 A leaf is made below the process's own group, never at the root of a hierarchy: limits of the
 groups above stay in force, and what other software manages is left alone.
+
+In version 2 a group that has processes can't hand a controller on to groups below it. Only where
+the group was delegated to us (`systemd-run --user --scope -p Delegate=yes ...`) its processes are
+moved into an inner group first, as systemd asks of those it delegates to.
 """
 
 from __future__ import annotations
@@ -19,6 +23,13 @@ from benchwright.execution.tree import read_proc
 PREFIX = "benchwright-"
 """Leaves of ours start with this, for the sweep that removes those of dead supervisors."""
 
+INNER = "benchwright-main"
+"""The inner group of a delegated group: holds what was in the group itself."""
+
+_DELEGATED = ("user.delegate", "trusted.delegate")
+"""Extended attributes by which systemd says that a group was handed over."""
+
+_MOVES = 20
 _REMOVE_PATIENCE_S = 2.0
 """A killed process leaves its group a moment after it is reaped; rmdir says EBUSY until then."""
 
@@ -56,6 +67,54 @@ def own_memory_group(version: int) -> Group | None:
     if not path.is_dir() or is_root(path, version):
         return None
     return Group(path, version)
+
+
+def leaf_parent(version: int) -> Group | None:
+    """The group below which leaves can be made and limited; None where there is none."""
+    own = own_memory_group(version)
+    if own is None or version == 1:
+        return own
+    for group in (own.path, own.path.parent):
+        if hands_on(group, "memory") and (group == own.path or own.path.name == INNER):
+            return Group(group, 2)
+    if is_delegated(own.path) and hand_on(own.path, "memory"):
+        return own
+    return None
+
+
+def hands_on(path: Path, controller: str) -> bool:
+    """Whether the groups below a group of version 2 have a controller."""
+    return controller.encode() in (read_proc(f"{path}/cgroup.subtree_control") or b"").split()
+
+
+def is_delegated(path: Path) -> bool:
+    """Whether systemd has handed a group of version 2 over to whom it runs."""
+    for name in _DELEGATED:
+        with contextlib.suppress(OSError):
+            if os.getxattr(path, name) == b"1":
+                return True
+    return False
+
+
+def hand_on(path: Path, controller: str) -> bool:
+    """Give the groups below a delegated group a controller; False where it can't be.
+
+    The group's own processes, this one among them, are moved into an inner group.
+    """
+    inner = path / INNER
+    try:
+        inner.mkdir(exist_ok=True)
+        for _ in range(_MOVES):  # a process may be forking while it is moved
+            pids = (read_proc(f"{path}/cgroup.procs") or b"").split()
+            if not pids:
+                break
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    write(inner / "cgroup.procs", pid.decode())
+        write(path / "cgroup.subtree_control", f"+{controller}")
+    except OSError:
+        return False
+    return hands_on(path, controller)
 
 
 def memory_limit() -> int | None:

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchwright.execution.cgroup import Group, Leaf, own_memory_group, subgroups
+from benchwright.execution.cgroup import PREFIX, Group, Leaf, leaf_parent, subgroups
 from benchwright.execution.tree import alive, descendants, read_proc, tell
 
 MB = 10**6
@@ -523,6 +523,29 @@ def _sizes() -> dict[int, _Size]:
     return sizes
 
 
+_NO_GROUP = {
+    "cgroup2": "this process is in no group of version 2 that was delegated with its memory "
+    "controller; start it with: systemd-run --user --scope -p Delegate=yes",
+    "cgroup1": "this process is in no memory group of version 1 below the root",
+}
+
+
+def mechanisms() -> dict[str, str]:
+    """Each mechanism by name, best first, with why it doesn't work here; empty where it does.
+
+    Tried for real, with a leaf that is removed again.
+    """
+    reasons = {}
+    for name in MECHANISMS:
+        try:
+            arm(100.0, f"{PREFIX}probe-{os.getpid()}", name).close()
+        except OSError as error:
+            reasons[name] = str(error)
+        else:
+            reasons[name] = ""
+    return reasons
+
+
 def arm(budget_mb: float | None, leaf_name: str, mechanism: str | None = None) -> Guard:
     """The best guard that works here, tried by setting it up.
 
@@ -540,9 +563,9 @@ def arm(budget_mb: float | None, leaf_name: str, mechanism: str | None = None) -
     for name in wanted:
         if name == "polling":
             return PollingGuard(budget)
-        group = own_memory_group(2 if name == "cgroup2" else 1)
+        group = leaf_parent(2 if name == "cgroup2" else 1)
         if group is None:
-            refusals.append(OSError(f"{name}: no memory group below the root holds this process"))
+            refusals.append(OSError(f"{name}: {_NO_GROUP[name]}"))
             continue
         try:
             return GroupGuard(group, leaf_name, budget)

@@ -185,7 +185,7 @@ def _leaves() -> list[Path]:
     """Control groups of stages below this process's own group."""
     leaves: list[Path] = []
     for version in (1, 2):
-        group = cgroup.own_memory_group(version)
+        group = cgroup.leaf_parent(version)
         if group is not None:
             leaves.extend(group.path.glob(f"{cgroup.PREFIX}*"))
     return leaves

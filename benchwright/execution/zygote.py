@@ -63,7 +63,7 @@ def main(control: socket.socket, owner: int | None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     niceness = _hurry()
     for version in (1, 2):
-        cgroup.own_memory_group(version)  # finds the mounts once, for all attendants
+        cgroup.leaf_parent(version)  # finds the mounts once, for all attendants
     # A collection in a forked child would copy every page that it touches.
     gc.disable()
     gc.freeze()

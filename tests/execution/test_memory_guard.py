@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -289,13 +290,13 @@ def test_files_that_a_stage_reads_are_no_part_of_its_peak(mechanism: str, tmp_pa
 def test_the_best_mechanism_that_works_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(memory, "own_memory_group", lambda version: None)
+    monkeypatch.setattr(memory, "leaf_parent", lambda version: None)
     assert memory.arm(100.0, "benchwright-none").name == "polling"
-    with pytest.raises(OSError, match="cgroup1: no memory group"):
+    with pytest.raises(OSError, match="cgroup1: this process is in no memory group"):
         memory.arm(100.0, "benchwright-none", "cgroup1")
     # A folder that is no group: the leaf can be made, the limit can't.
     fake = cgroup.Group(tmp_path, 1)
-    monkeypatch.setattr(memory, "own_memory_group", lambda version: fake)
+    monkeypatch.setattr(memory, "leaf_parent", lambda version: fake)
     assert memory.arm(100.0, "benchwright-none").name == "polling"
     assert list(tmp_path.iterdir()) == []
 
@@ -364,6 +365,75 @@ def test_own_group_is_found_through_mounts_and_namespaces(
     assert cgroup.own_memory_group(2) is None
     (point / "job" / "release_agent").touch()  # only the root of a hierarchy has it
     assert cgroup.own_memory_group(1) is None
+
+
+HAND_ON = """
+import os, sys
+from pathlib import Path
+from benchwright.execution import cgroup
+group, controller = Path(sys.argv[1]), sys.argv[2]
+cgroup.write(group / "cgroup.procs", "0")
+if os.fork() == 0:
+    os.close(1)
+    os.read(0, 1)
+    os._exit(0)
+print(cgroup.is_delegated(group), cgroup.hand_on(group, controller), flush=True)
+print(*cgroup.members(group / cgroup.INNER), flush=True)
+leaf = cgroup.Leaf(cgroup.Group(group, 2), "benchwright-leaf")
+os.write(leaf.join_fd, b"0")
+print(leaf.holds(os.getpid()), leaf.members() == [os.getpid()], flush=True)
+leaf.kill()
+os.read(0, 1)
+"""
+
+
+def test_a_delegated_group_of_version_2_hands_its_controller_on(tmp_path: Path) -> None:
+    """With any controller that version 2 has here: memory may belong to version 1."""
+    mount = cgroup._memory_mount(2)
+    require(mount is not None, "the hierarchy of version 2")
+    assert mount is not None
+    root = Path(mount[1])
+    controllers = (root / "cgroup.controllers").read_text().split()
+    require(bool(controllers), "a controller in version 2")
+    group = root / "harm-delegated"
+    try:
+        handed = cgroup.hands_on(root, controllers[0])
+        if not handed:
+            cgroup.write(root / "cgroup.subtree_control", f"+{controllers[0]}")
+        group.mkdir()
+        os.setxattr(group, "trusted.delegate", b"1")
+    except OSError as error:
+        require(False, f"a group of version 2 that can be written: {error}")
+    reader, writer = os.pipe()
+    try:
+        assert not cgroup.is_delegated(root)
+        process = subprocess.Popen(
+            [sys.executable, "-c", HAND_ON, str(group), controllers[0]],
+            stdin=reader,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        printed, _ = process.communicate(timeout=10)
+        lines = printed.splitlines()
+        assert lines[0] == "True True"
+        assert len(lines[1].split()) == 2
+        assert lines[2] == "True True"
+        assert process.returncode == -signal.SIGKILL  # cgroup.kill
+    finally:
+        os.close(writer)
+        os.close(reader)
+        wait_until(lambda: not cgroup.members(group), "an empty group")
+        assert cgroup.remove(group)
+        if not handed:
+            cgroup.write(root / "cgroup.subtree_control", f"-{controllers[0]}")
+
+
+def test_each_mechanism_says_whether_it_works_here() -> None:
+    reasons = memory.mechanisms()
+    assert list(reasons) == list(memory.MECHANISMS)
+    assert reasons["polling"] == ""
+    assert bool(reasons["cgroup1"]) == bool(NO_GROUP)
+    assert reasons["cgroup2"] == "" or "Delegate=yes" in reasons["cgroup2"]
 
 
 def test_the_guard_costs_little(mechanism: str, tmp_path: Path) -> None:
