@@ -244,7 +244,7 @@ def treatment_never_ran(view: RunView) -> tuple[Finding, ...]:
     values = {
         arm.name: _effective_values(view.samples, arm, variable) for arm in expand_arms(view.config)
     }
-    silent = [name for name, seen in values.items() if not seen]
+    silent = [name for name, seen in values.items() if not seen and analysed(view.samples, name)]
     if silent:
         return (
             Finding(

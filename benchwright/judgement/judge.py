@@ -9,7 +9,7 @@ from benchwright.judgement import gate1, gate2
 from benchwright.judgement.decide import MIN_UNITS, contrast, decide, summarise
 from benchwright.judgement.guardrails import floor, guard
 from benchwright.judgement.hypothesis import judge_hypothesis, named_metrics
-from benchwright.judgement.reproduction import Reproduction, reproduction
+from benchwright.judgement.reproduction import Reproduction, reproduction, unconfirmed
 from benchwright.judgement.stability import stability, trend_of_effect
 from benchwright.judgement.tags import MORE_THAN_ONE_TREATMENT, Evidence, tag
 from benchwright.judgement.units import UnitKind, Units, analysed, units_of
@@ -278,6 +278,7 @@ def _tag(
             alone=len(summaries) < 2 and not _has_company(view, priors),
             treatments=MORE_THAN_ONE_TREATMENT in view.overrides,
             reproduction=again,
+            unconfirmed="" if again else unconfirmed(view, priors),
         )
     )
 

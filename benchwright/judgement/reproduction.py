@@ -56,14 +56,41 @@ class Reproduction:
     limit: float = 1.0
 
 
-def comparable(view: RunView, prior: RunView) -> bool:
-    """Whether an earlier run may confirm this one: citable, same hash, same fingerprint."""
-    if prior.run_id == view.run_id or prior.tag not in CITABLE or prior.judgement is None:
-        return False
-    if prior.config_hash != view.config_hash or prior.created > view.created:
-        return False
-    fingerprints = compare_fingerprints(view.fingerprint, prior.fingerprint)
-    return not fingerprints.differences and IDENTIFYING.isdisjoint(fingerprints.unknowns)
+def candidates(view: RunView, priors: Sequence[RunView]) -> list[RunView]:
+    """Earlier runs that may be cited and have the same configuration hash, the latest first."""
+    found = [
+        prior
+        for prior in priors
+        if prior.run_id != view.run_id
+        and prior.tag in CITABLE
+        and prior.judgement is not None
+        and prior.config_hash == view.config_hash
+        and prior.created <= view.created
+    ]
+    return sorted(found, key=lambda prior: prior.created, reverse=True)
+
+
+def other_ground(view: RunView, prior: RunView) -> tuple[str, ...]:
+    """Fields in which an earlier run's fingerprint differs, or can't be said to agree."""
+    grounds = compare_fingerprints(view.fingerprint, prior.fingerprint)
+    blind = [name for name in grounds.unknowns if name in IDENTIFYING]
+    return (*(row.field for row in grounds.differences), *blind)
+
+
+def unconfirmed(view: RunView, priors: Sequence[RunView]) -> str:
+    """Why the latest run with the same configuration can't confirm this one.
+
+    Returns:
+        The end of a sentence; empty where there is no such run.
+    """
+    for prior in candidates(view, priors):
+        fields = other_ground(view, prior)
+        if fields:
+            return (
+                f"{prior.run_id} has the same configuration and can't confirm it, for "
+                f"{words.listed(fields)} {'is' if len(fields) == 1 else 'are'} not the same."
+            )
+    return ""
 
 
 def reproduction(
@@ -83,11 +110,8 @@ def reproduction(
     Returns:
         What the earlier run says; None where there is none.
     """
-    earlier = max(
-        (prior for prior in priors if comparable(view, prior)),
-        key=lambda prior: prior.created,
-        default=None,
-    )
+    same = (prior for prior in candidates(view, priors) if not other_ground(view, prior))
+    earlier = next(same, None)
     if earlier is None or earlier.judgement is None:
         return None
     primary = [metric for metric in view.config.metrics if metric.role is Role.PRIMARY]

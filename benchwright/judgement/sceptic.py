@@ -27,6 +27,9 @@ HUGE_RATIO = 10.0
 SURPRISE_FACTOR = 2.0
 """An effect this many times the largest one seen before is a surprise."""
 
+_UNSTEADY = frozenset({"autocorrelation", "modes", "outlier", "spread", "trend"})
+"""Findings of a primary metric that a quieter machine would mend."""
+
 
 def analyze(view: RunView, priors: Sequence[RunView] = (), rerun: str = "") -> tuple[Finding, ...]:
     """What a sceptic says of a run.
@@ -249,7 +252,9 @@ def next_steps(
         )
     if codes & {"replicate-failed", "guard-ended", "work-skipped"}:
         steps.append(f"Read the logs of the failed replicates: benchwright status {view.run_id}")
-    if codes & {"spread", "trend", "modes", "outlier", "autocorrelation"}:
+    primary = {metric.name for metric in view.config.metrics if metric.role is Role.PRIMARY}
+    shaky = {finding.code for finding in findings if finding.metric in primary} & _UNSTEADY
+    if shaky:
         steps.append("See what disturbs the machine: benchwright doctor")
     replicates = view.config.replication.replicates
     wanted = _replicates_wanted(judgement, replicates)
@@ -260,7 +265,7 @@ def next_steps(
             "No practicable number of replicates decides this with the spread seen: quiet the "
             "machine, or measure longer in each replicate. benchwright doctor"
         )
-    if judgement.tag is Tag.QUALIFIED and not (codes & {"spread", "modes"}):
+    if judgement.tag is Tag.QUALIFIED and not (shaky & {"spread", "modes"}):
         steps.append(f"Run it once more, unchanged, to see whether it reproduces: {command}")
     if codes & {"too-good", "surprising", "weak-baseline"}:
         steps.append(

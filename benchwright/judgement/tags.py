@@ -25,6 +25,8 @@ class Evidence:
         alone: Whether there is neither a second arm nor an earlier run to compare to.
         treatments: Whether the plan had more than one treatment, and went on.
         reproduction: What an earlier run with the same configuration says; None: there is none.
+        unconfirmed: Why an earlier run with the same configuration can't confirm it; empty where
+            there is none, or where it can.
         uncitable: A reason why its baseline may not be one; empty for none.
     """
 
@@ -34,6 +36,7 @@ class Evidence:
     alone: bool = False
     treatments: bool = False
     reproduction: Reproduction | None = None
+    unconfirmed: str = ""
     uncitable: str = ""
 
     @property
@@ -98,7 +101,10 @@ TABLE: tuple[Row, ...] = (
     Row(
         Tag.QUALIFIED,
         lambda e: True,
-        lambda e: "Both gates passed; no earlier run with the same configuration confirms it yet.",
+        lambda e: (
+            "Both gates passed; "
+            + (e.unconfirmed or "no earlier run with the same configuration confirms it yet.")
+        ),
     ),
 )
 """From the strictest to the mildest; the first row that applies gives the tag."""

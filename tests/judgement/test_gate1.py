@@ -187,6 +187,8 @@ def test_gate_1_rule_4_a_treatment_that_no_stage_reports_is_a_caveat() -> None:
     assert judgement.tag is Tag.QUALIFIED
     assert "treatment-unread" in codes(judgement.findings)
     assert judgement.verdicts[0].decision is Decision.WORSE
+    ended = replace(view({"off": FAST, "on": SLOW}), samples=())
+    assert "treatment-unread" not in codes(judge_run(ended).findings)
 
 
 def test_gate_1_rule_5_two_runs_compare_where_exactly_the_treatment_differs() -> None:

@@ -9,7 +9,19 @@ from benchwright.execution.launch import EndReason
 from benchwright.judgement.sceptic import analyze
 from benchwright.judgement.verdict import Finding, Tag
 from benchwright.judgement.view import RunView
-from tests.judgement.views import FAST, SLOW, again, codes, config, failed, judged, measured, view
+from benchwright.spec.model import Metric, Role
+from tests.judgement.views import (
+    FAST,
+    P50,
+    SLOW,
+    again,
+    codes,
+    config,
+    failed,
+    judged,
+    measured,
+    view,
+)
 
 FIRST = judged(view({"off": SLOW, "on": FAST}))
 
@@ -103,3 +115,17 @@ def test_a_guards_end_points_at_the_logs() -> None:
     found = analyze(run)
     assert "guard-ended" in codes(found)
     assert f"benchwright status {run.run_id}" in found[-1].message
+
+
+def test_a_restless_secondary_metric_sends_nobody_to_the_doctor() -> None:
+    tail = Metric(name="p99_ms", unit="ms", role=Role.SECONDARY)
+    wild = [value * factor for value, factor in zip(FAST, (1, 3) * 5, strict=True)]
+    run = view(
+        {"off": {"p50_ms": SLOW, "p99_ms": wild}, "on": {"p50_ms": FAST, "p99_ms": wild}},
+        config(metrics=[P50, tail]),
+    )
+    found = analyze(judged(run))
+    assert "spread" in codes(found)
+    steps = " ".join(finding.message for finding in found if finding.code == "next")
+    assert "doctor" not in steps
+    assert "Run it once more, unchanged" in steps

@@ -45,8 +45,11 @@ def test_another_configuration_hash_confirms_nothing() -> None:
 
 def test_another_machine_confirms_nothing() -> None:
     elsewhere = Fingerprint({**FINGERPRINT.fields, "machine.cpu_model": "Xeon"})
-    assert judge_run(later(FAST, SLOW), [replace(FIRST, fingerprint=elsewhere)]).tag is (
-        Tag.QUALIFIED
+    judgement = judge_run(later(FAST, SLOW), [replace(FIRST, fingerprint=elsewhere)])
+    assert judgement.tag is Tag.QUALIFIED
+    assert judgement.tag_reason == (
+        f"Both gates passed; {FIRST.run_id} has the same configuration and can't confirm it, for "
+        "machine.cpu_model is not the same."
     )
 
 
