@@ -110,3 +110,55 @@ def is_held(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def holder(path: Path) -> int | None:
+    """Process id of who holds the lock on `path`; None where nobody does.
+
+    The file names its holder, and may still name the one before for an instant; so the process
+    must have the file open, too: a number that was used again is no holder.
+
+    Raises:
+        BenchwrightError: It is held, by no process that this one can see: on another machine, in
+            another container, or of another user.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while is_held(path):
+        pid = _named_in(path)
+        if pid is not None and _has_open(pid, path):
+            return pid
+        if time.monotonic() > deadline:
+            raise BenchwrightError(
+                f"the lock is held, and {f'process {pid}' if pid else 'no process'} that it names"
+                " can be seen from here",
+                where=Where(path),
+                expected="a process of yours on this machine",
+                hint="ask on the machine, in the container and as the user that runs it",
+            )
+        time.sleep(_RETRY_S)
+    return None
+
+
+def _named_in(path: Path) -> int | None:
+    """The process id that a lock file names."""
+    try:
+        word, _, number = path.read_text("ascii", "replace").strip().partition(" ")
+    except OSError:
+        return None
+    return int(number) if word == "pid" and number.isdigit() else None
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open; False where that may not be seen."""
+    try:
+        wanted = path.stat()
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            try:
+                found = entry.stat()
+            except OSError:
+                continue  # closed meanwhile
+            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                return True
+    except OSError:
+        pass
+    return False

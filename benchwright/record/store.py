@@ -30,7 +30,7 @@ from benchwright.record.files import (
 from benchwright.record.form import Launch
 from benchwright.record.home import Layout
 from benchwright.record.index import update_index
-from benchwright.record.liveness import RunLock, is_held
+from benchwright.record.liveness import RunLock, holder, is_held
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.run_id import check_run_id, new_run_id, run_ids
 
@@ -275,6 +275,14 @@ class RunFolder:
     def alive(self) -> bool:
         """Whether a process that runs it lives."""
         return is_held(self._alive)
+
+    def owner(self) -> int | None:
+        """Process id of the process that runs it; None where none does.
+
+        Raises:
+            BenchwrightError: One does that can't be seen from here (on another machine, say).
+        """
+        return holder(self._alive)
 
     def settle(self, unclaimed_after_s: float = UNCLAIMED_AFTER_S) -> Status:
         """Where it truly stands: a run whose process is gone is recorded as interrupted.

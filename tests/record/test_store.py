@@ -510,3 +510,35 @@ def test_a_reclassified_run_has_its_tag_and_its_audit_wherever_it_is_read(tmp_pa
     assert read.audit[0].endswith("UNRELIABLE -> EXPLORATORY by ann: one machine only")
     assert [row.tag for row in read_index(tmp_path)] == ["EXPLORATORY"]
     assert json.loads((folder.path / "audit.jsonl").read_text())["reason"] == "one machine only"
+
+
+def _hold(folder: RunFolder, held: object, end: object) -> None:
+    with folder.lock():
+        held.set()  # type: ignore[attr-defined]
+        end.wait()  # type: ignore[attr-defined]
+
+
+def test_the_process_that_runs_a_run_is_named_by_its_lock(tmp_path: Path) -> None:
+    folder = start(tmp_path)
+    assert folder.owner() is None
+    held, end = fork.Event(), fork.Event()
+    child = fork.Process(target=_hold, args=(folder, held, end))
+    child.start()
+    held.wait()
+    assert folder.owner() == child.pid
+    end.set()
+    child.join()
+    assert folder.owner() is None, "the file still names it, and nobody holds the lock"
+
+
+def test_a_holder_that_cannot_be_seen_is_an_error_and_not_a_process_to_end(tmp_path: Path) -> None:
+    folder = start(tmp_path)
+    with folder.lock():
+        stranger = subprocess.Popen(["sleep", "60"])
+        try:
+            (folder.path / ".alive").write_text(f"pid {stranger.pid}\n")
+            with pytest.raises(BenchwrightError, match="can be seen from here"):
+                folder.owner()
+        finally:
+            stranger.kill()
+            stranger.wait()
