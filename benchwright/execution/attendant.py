@@ -36,6 +36,11 @@ LINGER_S = 0.1
 """What the main process left behind may end by itself for this long: a `tee` that writes its last
 lines is no leftover."""
 
+NO_PROCESS = (
+    "The stage was not started: no further process can be made ({}). "
+    "Compare `ps -e | wc -l` with `ulimit -u`."
+)
+
 KILL_PATIENCE_S = 30.0
 """A process that survives KILL for so long sits in the kernel (state D); it is reported."""
 
@@ -160,7 +165,6 @@ class Attendant:
         self._finished = 0.0
         self._deadline = math.inf
         self._status: int | None = None
-        self._usage: resource.struct_rusage | None = None
         self._largest = 0
         self._empty = False
         self._told = False
@@ -180,10 +184,10 @@ class Attendant:
         """
         try:
             self._prepare()
+            self._start()
         except OSError as error:
             self._close()
             return self._not_started(str(error))
-        self._start()
         self._obey(messages)
         while not self._empty and not self._given_up():
             now = time.monotonic()
@@ -234,9 +238,14 @@ class Attendant:
         return watch
 
     def _start(self) -> None:
+        """Listen to all that can happen, and fork the stage's process.
+
+        Raises:
+            OSError: With a sentence for a person.
+        """
         assert self._guard is not None
-        wake, self._wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(self._wake_in, warn_on_full_buffer=False)
+        wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._on_term)
         self._handle(wake, lambda: self._reap(wake))
@@ -255,7 +264,10 @@ class Attendant:
             send(self._channel, Started(os.getpid()))
         parent = os.getpid()
         self._began = time.monotonic()
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError as error:
+            raise OSError(NO_PROCESS.format(error.strerror)) from error
         if self._pid == 0:
             fds = _Fds(self._guard.join_fd, stdout, stderr, birth_in)
             _become(self._launch, self._mark, fds, parent, self._niceness)

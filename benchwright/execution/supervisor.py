@@ -99,6 +99,75 @@ class _Zygote:
         self.process.returncode = 0  # not our child: nothing to wait for or to warn of
 
 
+class _Talk:
+    """The conversation with the attendant of one stage.
+
+    Attributes:
+        channel: To the attendant.
+        started: Whether the stage may have been started.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.started = False
+        self._inbox = Inbox(channel)
+        self._ordered = False
+        self._cancelled = False
+
+    def order(self, order: Order) -> None:
+        """Say what to run.
+
+        Raises:
+            Gone: The attendant has died.
+        """
+        send(self.channel, order)
+        self._ordered = True
+
+    def outcome(self) -> StageOutcome:
+        """Wait for the end of the stage.
+
+        Raises:
+            Gone: The attendant has died, and nobody is left who could say so.
+        """
+        fault = ""
+        while True:
+            for message in self._receive():
+                if isinstance(message, Started):
+                    self.started = True
+                elif isinstance(message, Fault):
+                    fault = f" The fault: {message.text}."
+                elif isinstance(message, Ended):
+                    outcome: StageOutcome = message.outcome
+                    return replace(outcome, detail=outcome.detail + fault)
+
+    def cancel(self) -> None:
+        """End the stage; a second time, without its grace. Takes no lock."""
+        again, self._cancelled = self._cancelled, True
+        with contextlib.suppress(Gone, OSError):
+            send(self.channel, Cancel(at_once=again))
+
+    def settle(self) -> None:
+        """End the stage of a waiting thread that was interrupted, and wait until it is gone."""
+        while True:
+            try:
+                if self._ordered:
+                    self.cancel()
+                else:  # an order that was cut short can't be followed by a word
+                    self.channel.shutdown(socket.SHUT_WR)
+                self.outcome()
+            except (Gone, OSError):
+                return
+            except BaseException:  # interrupted again: no more grace
+                continue
+            return
+
+    def _receive(self) -> list[object]:
+        """Messages that have come; none after a while, for Python to look around."""
+        poll = select.poll()
+        poll.register(self.channel, select.POLLIN)
+        return self._inbox.receive() if poll.poll(_HEARTBEAT_S * 1000) else []
+
+
 class Supervisor:
     """Runs stages on this machine, each ended with all that came from it. A `Launcher`.
 
@@ -120,8 +189,7 @@ class Supervisor:
         self._watch = watch
         self._lock = threading.Lock()
         self._zygote: _Zygote | None = None
-        self._running: dict[str, socket.socket] = {}
-        self._cancelled: set[str] = set()
+        self._running: dict[str, _Talk] = {}
         _supervisors.add(self)
 
     def run(self, launch: StageLaunch) -> StageOutcome:
@@ -138,10 +206,14 @@ class Supervisor:
             tuple(sys.path) if self._watch is not None else (),
         )
         began = time.monotonic()
-        for _ in range(_STARTS):
-            outcome = self._attempt(order, began)
-            if outcome is not None:
-                return outcome
+        try:
+            for _ in range(_STARTS):
+                outcome = self._attempt(order, began)
+                if outcome is not None:
+                    return outcome
+        except OSError as error:  # no descriptor or process left for a zygote
+            sentence = f"The stage was not started: it can't be supervised ({error})."
+            return StageOutcome(EndReason.FAILED, None, None, Usage(0.0), sentence)
         return _lost(began, "The stage was not started: its supervisor died three times.")
 
     def cancel(self) -> None:
@@ -149,8 +221,8 @@ class Supervisor:
 
         May be called from another thread or from a signal handler: it takes no lock.
         """
-        for token, channel in list(self._running.items()):
-            self._cancel_one(token, channel)
+        for talk in list(self._running.values()):
+            talk.cancel()
 
     def close(self) -> None:
         """Cancel what is running and end the zygote."""
@@ -176,33 +248,14 @@ class Supervisor:
         token = secrets.token_hex(6)
         ours, theirs = socket.socketpair()
         with ours:
-            self._running[token] = ours
-            started = False
-            fault = ""
+            talk = self._running[token] = _Talk(ours)
             try:
-                try:
+                with theirs:
                     self._hand_over(token, theirs)
-                finally:
-                    theirs.close()
-                send(ours, order)
-                inbox = Inbox(ours)
-                try:
-                    while True:
-                        for message in self._receive(ours, inbox):
-                            if isinstance(message, Started):
-                                started = True
-                            elif isinstance(message, Fault):
-                                fault = f" The fault: {message.text}."
-                            elif isinstance(message, Ended):
-                                outcome: StageOutcome = message.outcome
-                                return replace(outcome, detail=outcome.detail + fault)
-                except Gone:
-                    raise
-                except BaseException:
-                    self._settle(token, ours, inbox)
-                    raise
+                talk.order(order)
+                return talk.outcome()
             except Gone:
-                if not started:
+                if not talk.started:
                     return None
                 orphans.sweep_orphans(token=token)
                 return _lost(
@@ -210,9 +263,11 @@ class Supervisor:
                     "The stage's supervisor and the process above it were killed; the stage was "
                     "ended, and its result is lost.",
                 )
+            except BaseException:
+                talk.settle()
+                raise
             finally:
-                self._running.pop(token, None)
-                self._cancelled.discard(token)
+                del self._running[token]
 
     def _hand_over(self, token: str, channel: socket.socket) -> None:
         """Give a launch to the zygote, to a new one where it has died.
@@ -234,41 +289,12 @@ class Supervisor:
                 else:
                     return
 
-    @staticmethod
-    def _receive(channel: socket.socket, inbox: Inbox) -> list[object]:
-        """Messages that have come; none after a while, for Python to look around."""
-        poll = select.poll()
-        poll.register(channel, select.POLLIN)
-        if not poll.poll(_HEARTBEAT_S * 1000):
-            return []
-        return inbox.receive()
-
-    def _cancel_one(self, token: str, channel: socket.socket) -> None:
-        again = token in self._cancelled
-        self._cancelled.add(token)
-        with contextlib.suppress(Gone, OSError):
-            send(channel, Cancel(at_once=again))
-
-    def _settle(self, token: str, channel: socket.socket, inbox: Inbox) -> None:
-        """End a stage whose waiting thread was interrupted, and wait until it is gone."""
-        while True:
-            self._cancel_one(token, channel)
-            try:
-                while not any(isinstance(m, Ended) for m in self._receive(channel, inbox)):
-                    continue
-            except Gone:
-                return
-            except BaseException:  # interrupted again: no more grace
-                continue
-            return
-
     def _after_fork(self) -> None:
         """In a forked child: the parent's stages and zygote are not ours."""
         self._lock = threading.Lock()
-        for channel in self._running.values():
-            channel.close()
+        for talk in self._running.values():
+            talk.channel.close()
         self._running = {}
-        self._cancelled = set()
         if self._zygote is not None:
             self._zygote.forget()
             self._zygote = None

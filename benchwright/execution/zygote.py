@@ -91,7 +91,11 @@ def main(control: socket.socket, owner: int | None) -> None:
                     continue
                 token, channel = launch
                 began = time.monotonic()
-                pid = os.fork()
+                try:
+                    pid = os.fork()
+                except OSError as error:
+                    _refuse(channel, error)
+                    continue
                 if pid == 0:
                     for other in attended.values():
                         other.channel.close()
@@ -113,6 +117,13 @@ def _accept(control: socket.socket) -> tuple[str, socket.socket] | None:
         return None
     os.set_inheritable(fds[0], False)
     return token.decode(), socket.socket(fileno=fds[0])
+
+
+def _refuse(channel: socket.socket, error: OSError) -> None:
+    sentence = attendant.NO_PROCESS.format(error.strerror)
+    outcome = StageOutcome(EndReason.FAILED, None, None, Usage(0.0), sentence)
+    with channel, contextlib.suppress(Gone):
+        send(channel, Ended(outcome))
 
 
 def _hurry() -> int:

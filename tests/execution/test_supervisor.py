@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import stat
 import sys
@@ -412,3 +413,42 @@ def test_many_short_stages_leave_no_descriptor_behind(
     assert zygote is not None
     assert len(list(Path(f"/proc/{zygote.process.pid}/fd").iterdir())) < 12
     assert time.monotonic() - began < 30
+
+
+def test_ctrl_c_ends_the_stage_before_it_is_passed_on(tmp_path: Path) -> None:
+    with Supervisor() as supervisor:
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def press() -> None:
+            wait_until(lambda: tagged("ctrl-c"), "a running stage")
+            signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=press)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            supervisor.run(stage(tmp_path, "sleep", "600", tag="ctrl-c"))
+        assert tagged("ctrl-c") == []
+        thread.join()
+
+
+def test_a_flow_without_descriptors_gets_an_outcome(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest number that isn't taken
+    os.close(free)
+    with Supervisor() as supervisor:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            outcome = supervisor.run(stage(tmp_path, "true"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert outcome.reason is EndReason.FAILED
+        assert "can't be supervised" in outcome.detail
+
+
+def test_a_large_environment_reaches_the_stage(supervisor: Supervisor, tmp_path: Path) -> None:
+    # Larger than a socket's buffer: the order is still being sent while the attendant starts.
+    env = {"PATH": os.environ["PATH"], **{f"V{n}": "x" * 100_000 for n in range(10)}}
+    outcome = supervisor.run(stage(tmp_path, "sh", "-c", "echo ${#V9}", env=env))
+    assert outcome.ok, outcome.detail
+    assert (tmp_path / "stdout.log").read_text() == "100000\n"
