@@ -276,7 +276,6 @@ class Attendant:
             stream.started()
         if self._launch.timeout_s is not None:
             self._deadline = self._began + self._launch.timeout_s
-        self._guard.begin(self._pid, self._began)
         if self._watch is not None:
             self._watch_at = self._began
 
@@ -295,6 +294,8 @@ class Attendant:
         self._birth_data += data
         if not data:
             self._drop(self._birth_fd)
+            assert self._guard is not None
+            self._guard.begin(self._pid, time.monotonic())
 
     def _on_output(self, stream: Stream) -> None:
         now = time.monotonic()

@@ -18,6 +18,7 @@ Without a budget nothing is guarded, and the same code measures the peak.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -95,7 +96,7 @@ class Guard:
     event: tuple[int, int] | None = None
 
     def begin(self, pid: int, now: float) -> None:
-        """The stage's main process is running."""
+        """The stage's main process has become its program; nothing is looked at before."""
         raise NotImplementedError
 
     def next_look(self) -> float:
@@ -153,7 +154,8 @@ class GroupGuard(Guard):
         self.name = f"cgroup{group.version}" if budget is not None else "none"
         self.join_fd = self._leaf.join_fd
         self._pid = 0
-        self._began = self._checked = self._next = 0.0
+        self._began = self._checked = 0.0
+        self._next = math.inf
         self._sampled = 0
         try:
             self._usage_file = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
@@ -329,7 +331,8 @@ class PollingGuard(Guard):
     def __init__(self, budget: int | None) -> None:
         self._budget = budget
         self.name = "polling" if budget is not None else "none"
-        self._began = self._next = self._sample_at = 0.0
+        self._began = self._sample_at = 0.0
+        self._next = math.inf
         self._peak = 0
         self._last: tuple[float, int] | None = None
         self._pss: _PssSum | None = None
@@ -460,10 +463,16 @@ class PollingGuard(Guard):
         return total
 
     def _sample(self, sizes: dict[int, _Size], now: float) -> None:
-        """Read PSS where it could be a new peak."""
+        """Read PSS where it could be a new peak; where that is too soon, take a tight bound."""
         self._sample_at = now + _sample_interval(now - self._began)
-        if self._bound(sizes, now) > self._peak and self._may_read(now):
+        bound = self._bound(sizes, now)
+        if bound <= self._peak:
+            return
+        known = self._pss
+        if known is None or self._may_read(now):
             self._read_all(sizes, now)
+        elif known.tight and sizes.keys() <= known.sizes.keys():
+            self._peak = bound
 
     def peak(self, largest_process: int | None) -> int | None:
         """The largest sum of PSS seen, or one process whose resident set was larger."""

@@ -452,3 +452,25 @@ def test_a_large_environment_reaches_the_stage(supervisor: Supervisor, tmp_path:
     outcome = supervisor.run(stage(tmp_path, "sh", "-c", "echo ${#V9}", env=env))
     assert outcome.ok, outcome.detail
     assert (tmp_path / "stdout.log").read_text() == "100000\n"
+
+
+def test_many_stages_at_once_don_t_mistake_each_other(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    outcomes: dict[int, StageOutcome] = {}
+
+    def run(number: int) -> None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        outcomes[number] = shell(
+            supervisor, folder, f"sleep 0.1; exit {number}", memory_mb=100.0, label=f"n{number}"
+        )
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert {number: outcome.exit_code for number, outcome in outcomes.items()} == {
+        number: number for number in range(24)
+    }, [outcome.detail for outcome in outcomes.values()]
