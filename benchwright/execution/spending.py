@@ -138,7 +138,12 @@ class Purse:
         if self.usd and self.budget.cost_usd is not None:
             _within(self.usd, self.budget.cost_usd, "cost_usd", "USD", "spent")
 
-    def afford(self, stage: Stage, estimated_hours: float | None = None) -> None:
+    def afford(
+        self,
+        stage: Stage,
+        estimated_hours: float | None = None,
+        estimated_usd: float | None = None,
+    ) -> None:
         """Refuse a stage that is expected to pass a budget, before it starts.
 
         It is expected to take what its launches took so far in this run, else what was
@@ -146,7 +151,7 @@ class Purse:
 
         Args:
             stage: The stage.
-            estimated_hours: GPU-hours of one launch, from its configuration or earlier runs.
+            estimated_hours, estimated_usd: Of one launch, where known.
 
         Raises:
             GuardEnded: It doesn't fit, or the price of its devices is unknown and dollars count.
@@ -170,8 +175,8 @@ class Purse:
                 hint=PRICE_HINT,
             )
         costs = [one.usd for one in before if one.usd is not None]
-        if costs:
-            usd = statistics.median(costs)
+        usd = statistics.median(costs) if costs else estimated_usd
+        if usd is not None:
             _fits(stage, self.usd, usd, self.budget.cost_usd, "cost_usd", "USD")
 
     def count_trial(self) -> None:

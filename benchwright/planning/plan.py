@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchwright.errors import Difference, GateRefused
+from benchwright.execution.pricing import read_prices
 from benchwright.identity.cache import ArtifactCache
 from benchwright.identity.canonical import config_hash
 from benchwright.identity.signature import Signature
@@ -15,7 +17,8 @@ from benchwright.judgement.challenge import Challenge, challenge
 from benchwright.judgement.gate1 import require_declared, require_justified
 from benchwright.judgement.schedule import Slot, schedule
 from benchwright.judgement.view import RunView
-from benchwright.planning.preflight import preflight
+from benchwright.planning.cost import CostEstimate, check_budget, count_launches, estimate_cost
+from benchwright.planning.preflight import preflight, preflight_devices, preflight_memory
 from benchwright.planning.signing import sign_graph
 from benchwright.record.lessons import Entry, Kind, Notebook
 from benchwright.record.prior import priors
@@ -69,6 +72,7 @@ class Plan:
         estimate: What it will take.
         priors: Earlier runs of the same domain and recipe, newest last.
         lessons: Lessons and risks that speak of such an experiment.
+        cost: Accelerators and dollars, stage by stage; None where no stage asks for a device.
     """
 
     resolved: Resolved
@@ -81,6 +85,7 @@ class Plan:
     estimate: Estimate
     priors: tuple[RunView, ...]
     lessons: tuple[Entry, ...] = ()
+    cost: CostEstimate | None = None
 
     @property
     def config(self) -> BenchmarkConfig:
@@ -114,6 +119,8 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
     arms = expand_arms(config)
     prep = plan_prep(config, arms, resolved.folders, resolved.domain.version, home, environ)
     caveats = preflight(config, resolved.folders, home)
+    in_reserve = preflight_memory(config, earlier)
+    cost = plan_cost(config, arms, prep, earlier, environ)
     measured = any(stage.kind is StageKind.MEASURE for stage in config.stages)
     return Plan(
         resolved=resolved,
@@ -121,7 +128,11 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
         arms=arms,
         prep=prep,
         slots=schedule([arm.name for arm in arms], config.replication) if measured else (),
-        challenges=tuple(challenge(config, resolved.manifest, config.stages, earlier)),
+        challenges=(
+            *challenge(config, resolved.manifest, config.stages, earlier),
+            *in_reserve,
+            *(check_budget(config, cost) if cost is not None else ()),
+        ),
         caveats=tuple(caveats),
         estimate=estimate(config, arms, prep, earlier),
         priors=earlier,
@@ -131,7 +142,29 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
             for entry in Notebook(home, kind).list()
             if entry.matches(config.domain, config.recipe, config.flat_params)
         ),
+        cost=cost,
     )
+
+
+def plan_cost(
+    config: BenchmarkConfig,
+    arms: Sequence[Arm],
+    prep: Sequence[PlannedPrep],
+    earlier: Sequence[RunView],
+    environ: Mapping[str, str],
+) -> CostEstimate | None:
+    """What the run will take of accelerators; None where no stage asks for any.
+
+    Raises:
+        GateRefused: This machine doesn't have them.
+    """
+    machine = preflight_devices(config, environ)
+    if not any(stage.resources.gpus or stage.resources.tpus for stage in config.stages):
+        return None
+    misses = Counter(item.stage.name for item in prep if not item.hit)
+    replicates = len(arms) * (config.replication.replicates + config.replication.warmup)
+    launches = count_launches(config, replicates, misses)
+    return estimate_cost(config, launches, earlier, read_prices(environ), machine)
 
 
 def plan_prep(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchwright.errors import BadInput, GuardEnded, Where
+from benchwright.execution.accelerators import Machine, check_accelerators, read_machine
+from benchwright.execution.capacity import check_memory, machine_memory
 from benchwright.execution.command import SHELL
+from benchwright.judgement.challenge import Challenge
+from benchwright.judgement.view import RunView
 from benchwright.spec.model import BenchmarkConfig
 
 MIN_FREE_BYTES = 200 * 1000 * 1000
@@ -52,3 +56,75 @@ def preflight(config: BenchmarkConfig, folders: Mapping[str, Path], home: Path) 
     if free < TIGHT_FREE_BYTES:
         caveats.append(f"{place} has only {free / 1e9:.1f} GB free")
     return caveats
+
+
+def preflight_devices(config: BenchmarkConfig, environ: Mapping[str, str]) -> Machine:
+    """Check that the machine has the accelerators that the stages ask for.
+
+    Returns:
+        The machine's devices; not looked at where no stage of this machine asks for any.
+
+    Raises:
+        GateRefused: Naming the stage, what it asks for and what is there.
+    """
+    asking = [
+        stage
+        for stage in config.stages
+        if stage.host is None and (stage.resources.gpus or stage.resources.tpus)
+    ]
+    if not asking:
+        return Machine()
+    machine = read_machine(environ)
+    check_accelerators(asking, machine)
+    return machine
+
+
+def preflight_memory(config: BenchmarkConfig, earlier: Sequence[RunView]) -> list[Challenge]:
+    """Check each stage of this machine against its memory.
+
+    The estimated peak is the largest that the stage had in the latest run with the same
+    parameters: with others it says nothing.
+
+    Returns:
+        A challenge for each stage that would reach into the reserve.
+
+    Raises:
+        GateRefused: A stage doesn't fit.
+    """
+    found: list[Challenge] = []
+    machine = None
+    for stage in config.stages:
+        budget = stage.resources.memory_mb or config.budget.memory_mb
+        peak = _earlier_peak(stage.name, config, earlier)
+        if stage.host is not None or (budget is None and peak is None):
+            continue
+        machine = machine or machine_memory()
+        key = f"stages.{stage.name}.resources.memory_mb"
+        warning = check_memory(budget, peak, machine, Where(key=key))
+        if warning is not None:
+            found.append(
+                Challenge(
+                    "memory-reserve",
+                    f"Stage '{stage.name}': {warning}.",
+                    "An estimate misses something: the stage, or a neighbour, may be killed.",
+                    "End what else is using memory, or make the stage smaller.",
+                )
+            )
+    return found
+
+
+def _earlier_peak(stage: str, config: BenchmarkConfig, earlier: Sequence[RunView]) -> float | None:
+    for view in reversed(earlier):
+        same = (
+            view.config.flat_params == config.flat_params
+            and view.config.treatment_variable == config.treatment_variable
+            and view.config.treatment_values == config.treatment_values
+        )
+        if not same:
+            continue
+        used = [sample.usage for sample in view.samples if sample.stage == stage]
+        used += [p.usage for p in view.prep if p.stage == stage and p.usage is not None]
+        peaks = [usage.peak_memory_mb for usage in used if usage.peak_memory_mb is not None]
+        if peaks:
+            return max(peaks)
+    return None
