@@ -30,23 +30,25 @@ from benchwright.identity.cache import ArtifactCache
 from benchwright.identity.signature import Signature
 from benchwright.judgement.schedule import schedule
 from benchwright.judgement.verdict import Finding
+from benchwright.planning.quoting import read_quote
 from benchwright.planning.resume import fingerprint_run
 from benchwright.planning.signing import sign_graph
 from benchwright.planning.verification import verify_manifest
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import RunFolder
+from benchwright.record.waiting import read_waiting
 from benchwright.spec.arms import expand_arms
 from benchwright.spec.model import BenchmarkConfig, Stage, StageKind
-from flows.approval import ask
+from flows.approval import ask, cost_gate, note_spending, state_name
 from flows.compiler import GraphRun, compile_graph
-from flows.submission import found_by, open_run, share
+from flows.submission import begun_id, found_by, open_run, share
 from tasks.report import report
 from tasks.session import RunSession, bound
 
 
 def _run_name() -> str:
     """The run's id, where it has one already: that is what a person searches for."""
-    return str(flow_run.parameters.get("run_id") or "benchmark")
+    return str(flow_run.parameters.get("run_id") or begun_id() or "benchmark")
 
 
 @flow(
@@ -101,14 +103,18 @@ def run_experiment(folder: RunFolder) -> State[Any]:
     folder.write_results(
         replace(record, view=replace(record.view, fingerprint=session.fingerprint))
     )
-    status, error = Status.COMPLETED, ""
+    status, error, name = Status.COMPLETED, "", ""
     view = record.view
     with bound(session), ending_on_signals(session), tags(*run_tags(record)):
         folder.event({"kind": "run_started", "run_id": view.run_id, "expected": view.expected})
         try:
+            session.ceiling = cost_gate(
+                read_quote(folder.path), session, lambda: check_run(session)
+            )
             run_graph(session)
         except BenchwrightError as problem:
             status, error = status_after(problem, session), str(problem)
+            name = state_name(problem)
         except Exception as problem:
             status, error = Status.FAILED, f"a fault of Benchwright's own: {problem!r}"
             finish(session, status, error)
@@ -117,8 +123,9 @@ def run_experiment(folder: RunFolder) -> State[Any]:
         if status is Status.COMPLETED and failed:
             status = Status.FAILED
             error = f"{len(failed)} replicate(s) failed; the first: {failed[0].error}"
+        note_spending(session, session.ceiling)
         record = finish(session, status, error)
-    return prefect_state(record)
+    return prefect_state(record, name)
 
 
 def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
@@ -157,12 +164,19 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
         domain_version=record.domain_version,
         fingerprint=fingerprint_run(record, home, environ),
         samples=list(finished_replicates(record)),
+        steps=kept_steps(folder),
     )
 
 
 def launchers_for(config: BenchmarkConfig, local: Mapping[str, Launcher]) -> Mapping[str, Launcher]:
     """How a process is run on each host that the stages name; this machine is the one without."""
     return local
+
+
+def kept_steps(folder: RunFolder) -> dict[str, Any]:
+    """What the steps of a run returned that was suspended and goes on: they aren't run again."""
+    waiting = read_waiting(folder.path)
+    return dict(waiting.kept) if waiting is not None else {}
 
 
 def finished_replicates(record: RunRecord) -> tuple[Sample, ...]:
@@ -192,18 +206,11 @@ def run_graph(session: RunSession) -> None:
     )
 
     def check() -> None:
-        if session.cancelled.is_set():
-            raise Interrupted("the run was cancelled")
-        deadline = session.runner.deadline
-        if deadline is not None and time.monotonic() >= deadline:
-            raise GuardEnded(
-                f"the run's budget of {config.budget.wall_s:g} s of wall-clock time is used up",
-                hint="raise `budget.wall_s`, or lower `replication.replicates`",
-            )
+        check_run(session)
 
     def approve(stage: Stage, asked: Any) -> None:
         if asked:
-            ask(stage, asked)
+            session.ceiling = ask(stage, asked, session, check) or session.ceiling
 
     kept = {sample.order for sample in session.samples}
     left = [slot for slot in slots if slot.order not in kept]
@@ -216,6 +223,26 @@ def run_graph(session: RunSession) -> None:
         arms = list(session.arms.values())
         manifest = session.record.view.manifest
         session.findings += verify_manifest(session.runner, manifest, arms, check)
+
+
+def check_run(session: RunSession) -> None:
+    """End a run that was cancelled, has spent what was approved, or has used up its time.
+
+    Raises:
+        Interrupted: It was cancelled.
+        GuardEnded: A budget or a ceiling is passed.
+    """
+    if session.cancelled.is_set():
+        raise Interrupted("the run was cancelled")
+    if session.ceiling is not None:
+        session.ceiling.check()
+    deadline = session.runner.deadline
+    if deadline is not None and time.monotonic() >= deadline:
+        raise GuardEnded(
+            f"the run's budget of {session.config.budget.wall_s or 0:g} s of wall-clock time is"
+            " used up",
+            hint="raise `budget.wall_s`, or lower `replication.replicates`",
+        )
 
 
 def altered_artifacts(session: RunSession, cached: Iterable[Signature]) -> Iterator[Finding]:
@@ -259,8 +286,13 @@ def status_after(problem: BenchwrightError, session: RunSession) -> Status:
     return Status.FAILED
 
 
-def prefect_state(record: RunRecord) -> State[Any]:
-    """The flow run's final state, with what a person wants to know first."""
+def prefect_state(record: RunRecord, name: str = "") -> State[Any]:
+    """The flow run's final state, with what a person wants to know first.
+
+    Args:
+        record: The finished run.
+        name: The state's name, where what ended the run has one of its own.
+    """
     tag = record.view.tag.value if record.view.tag else ""
     if record.status is Status.COMPLETED:
         return Completed(
@@ -270,8 +302,15 @@ def prefect_state(record: RunRecord) -> State[Any]:
         )
     if record.status is Status.INTERRUPTED:
         return Cancelled(message=record.error[:500])
-    name = "AbortedGuardrail" if record.status is Status.ABORTED_GUARDRAIL else None
-    return Failed(message=record.error[:500], **({"name": name} if name else {}))
+    return Failed(
+        message=record.error[:500], name=name or _STATE_NAMES.get(record.status, "Failed")
+    )
+
+
+_STATE_NAMES = {
+    Status.ABORTED_GUARDRAIL: "AbortedGuardrail",
+    Status.ABORTED_PREFLIGHT: "AbortedPreflight",
+}
 
 
 def refused_state(problem: BenchwrightError) -> State[Any]:

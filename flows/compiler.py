@@ -225,13 +225,14 @@ class GraphRun:
             raise sample_error(sample, node.name)
 
     def _step(self, node: Node) -> None:
-        self.done[node.key] = self._call(
-            stage_tasks.step,
-            {"task_run_name": node.name, "tags": node.tags},
-            node,
-            stage=node.stage.name,
-            arm=node.arm,
-        )
+        if node.stage.name not in self.run.steps:  # a run that was suspended keeps its steps
+            self.done[node.key] = self._call(
+                stage_tasks.step,
+                {"task_run_name": node.name, "tags": node.tags},
+                node,
+                stage=node.stage.name,
+                arm=node.arm,
+            )
         if node.stage.kind is StageKind.GATE:
             self.approve(node.stage, self.run.steps[node.stage.name])
 
@@ -248,6 +249,7 @@ class GraphRun:
             **parameters, wait_for=self._wait_for(node), return_state=True
         )
         if not may_fail and not state.is_completed():
+            self.check()  # a stage that was ended for the run's sake has that as its reason
             raise _error_of(state)
         return state
 

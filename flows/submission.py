@@ -13,6 +13,7 @@ from prefect.runtime import deployment, flow_run
 
 from benchwright.errors import BadInput, Where
 from benchwright.planning.plan import make_plan, refuse_challenged
+from benchwright.planning.quoting import quote_plan, write_quote
 from benchwright.planning.start import create_run
 from benchwright.record.home import HOME_VARIABLE, benchmark_home
 from benchwright.record.run import Status
@@ -66,6 +67,7 @@ def open_run(
     plan = make_plan(resolved, place, os.environ)
     refuse_challenged(plan, because)
     run = create_run(plan, place, because=because)
+    write_quote(run.path, quote_plan(plan, os.environ))
     name_flow_run(run.run_id, found_by(resolved.config))
     return run
 
@@ -96,13 +98,19 @@ def begun_run(home: Path) -> RunFolder | None:
 
     A run that has ended isn't gone on with: a flow run that is retried begins a new one.
     """
-    for tag in flow_run.tags or ():
-        if tag.startswith(RUN_TAG):
-            with suppress(BadInput):
-                folder = RunStore(home).open(tag.removeprefix(RUN_TAG))
-                if folder.status is Status.IN_PROGRESS:
-                    return folder
+    run_id = begun_id()
+    if run_id is not None:
+        with suppress(BadInput):
+            folder = RunStore(home).open(run_id)
+            if folder.status is Status.IN_PROGRESS:
+                return folder
     return None
+
+
+def begun_id() -> str | None:
+    """Id of the run that this flow run is for, by its tag; None where it has begun none."""
+    tags = flow_run.tags or ()
+    return next((tag.removeprefix(RUN_TAG) for tag in tags if tag.startswith(RUN_TAG)), None)
 
 
 def found_by(config: BenchmarkConfig) -> list[str]:

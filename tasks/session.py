@@ -19,6 +19,7 @@ from benchwright.execution.sample import PrepResult, Sample
 from benchwright.identity.fingerprint import Fingerprint
 from benchwright.identity.signature import Signature
 from benchwright.judgement.verdict import Finding
+from benchwright.planning.ceiling import Ceiling
 from benchwright.record.run import RunRecord
 from benchwright.record.store import RunFolder
 from benchwright.spec.arms import Arm
@@ -39,6 +40,8 @@ class RunSession:
         fingerprint: What the run runs on.
         prep, samples, steps, findings: What the run has given so far.
         cancelled: Set when a person or a signal asks the run to end.
+        finished: The run as it was recorded when it ended.
+        ceiling: What it may spend; None where it costs nothing.
     """
 
     home: Path
@@ -55,6 +58,7 @@ class RunSession:
     findings: list[Finding] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     finished: RunRecord | None = None
+    ceiling: Ceiling | None = None
 
     @property
     def config(self) -> BenchmarkConfig:

@@ -33,6 +33,7 @@ from benchwright.record.index import update_index
 from benchwright.record.liveness import RunLock, holder, is_held
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.run_id import check_run_id, new_run_id, run_ids
+from benchwright.record.waiting import read_waiting
 
 if TYPE_CHECKING:
     from benchwright.execution.sample import Sample
@@ -304,17 +305,24 @@ class RunFolder:
             status = Status(form.read_head(text, self._results)["status"])
             if status is not Status.IN_PROGRESS or self.alive():
                 return status
+            waiting = read_waiting(self.path)
+            if waiting is not None and not waiting.over:
+                return status
             claimed = self._alive.exists() and self._alive.stat().st_size > 0
             if not claimed and time.time() - self._last_sign() < unclaimed_after_s:
                 return status
+            settled, error = Status.INTERRUPTED, LOST if claimed else UNCLAIMED
+            if waiting is not None:
+                settled = Status.ABORTED_PREFLIGHT
+                error = f"nobody answered in time: it waited for {waiting.reason}"
             changes = {
-                "status": str(Status.INTERRUPTED),
+                "status": str(settled),
                 "finished": clock.from_epoch(self._last_sign()),
-                "error": LOST if claimed else UNCLAIMED,
+                "error": error,
             }
             write_atomically(self._results, form.replace_head(text, self._results, changes))
         update_index(self.home, self.run_id)
-        return Status.INTERRUPTED
+        return settled
 
     def _writing(self) -> AbstractContextManager[None]:
         """Held while the results are replaced.

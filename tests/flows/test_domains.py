@@ -82,7 +82,7 @@ def test_a_graph_without_arms_runs_its_steps_in_order_on_their_hosts(
     prefect_api: str, tmp_path: Path, elsewhere: _Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(flow_module, "ask", lambda stage, question: asked.append(stage.name))
+    monkeypatch.setattr(flow_module, "ask", lambda stage, *_: asked.append(stage.name))
     record = _run(
         _create(tmp_path, domain="service", params=ON_A_HOST),
         tmp_path,
@@ -96,7 +96,7 @@ def test_a_graph_without_arms_runs_its_steps_in_order_on_their_hosts(
 def test_nothing_behind_a_refused_gate_is_started(
     prefect_api: str, tmp_path: Path, elsewhere: _Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(stage: object, question: object) -> None:
+    def refuse(*_: object) -> None:
         raise GateRefused("not approved")
 
     monkeypatch.setattr(flow_module, "ask", refuse)
