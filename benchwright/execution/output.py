@@ -12,7 +12,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from benchwright.execution.memory import MB
+MB = 10**6
 
 HEAD_SHARE = 0.75
 """Of the limit, for the beginning; the rest is kept for the end, where results are printed."""
@@ -155,9 +155,8 @@ class Stream:
 
     def close(self) -> None:
         """Take what is left and put the file in order. The tree is gone."""
-        for fd in (self.stage_fd, -1):
-            if fd >= 0:
-                os.close(fd)
+        if self.stage_fd >= 0:  # the stage was never started
+            os.close(self.stage_fd)
         before = -1
         while self.open and before != self.file.total:
             before = self.file.total
