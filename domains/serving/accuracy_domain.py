@@ -38,7 +38,7 @@ class AccuracyDomain(Domain):
 
     def stages(self, config: BenchmarkConfig) -> Sequence[Stage]:
         """The graph."""
-        return _graph("accuracy")
+        return serving_graph("accuracy")
 
     def defaults(self) -> Mapping[str, Any]:
         """Every parameter at its default."""
@@ -61,7 +61,7 @@ class AccuracyDomain(Domain):
             find_dataset(spec)
 
 
-def _graph(domain: str) -> tuple[Stage, ...]:
+def serving_graph(domain: str) -> tuple[Stage, ...]:
     """probe -> evaluate -> validate, for either domain."""
     needs: dict[str, tuple[str, ...]] = {
         "probe": (),

@@ -13,8 +13,8 @@ from domains.serving.request import AccuracyRequest, Dataset, find_dataset
 from domains.serving.results import DatasetResult, Evaluation, Reporter
 from domains.serving.workplace import (
     Workplace,
-    endpoint_lock,
     expected_samples,
+    make_work_dir,
     place_data,
     run_job,
     tail_of,
@@ -59,8 +59,12 @@ def evaluate(
     tool, failure = _tool(host, request, reporter, notes)
     if failure:
         return Evaluation(failures=(failure,), notes=tuple(notes))
-    place = Workplace.find(host, request, run_dir)
-    place.lock = endpoint_lock(request.target.endpoint)
+    asked = request.evaluate
+    place = Workplace.find(
+        host,
+        run_dir,
+        lambda: make_work_dir(host, "accuracy", root=asked.work_root, given=asked.work_dir),
+    )
     results: list[DatasetResult] = []
     failures: list[str] = []
     for dataset in datasets:
@@ -139,15 +143,13 @@ def _with_evalscope(
     reporter: Reporter,
 ) -> DatasetResult:
     folder = f"{place.folder}/{dataset.name}"
-    made = host.run(f"umask 077; mkdir -p -- {shlex.quote(folder)}")
-    if not made.ok:
-        raise StageFailed(f"{folder} on {host.name} can't be made: {made.error_text}")
+    place.make(host, dataset.name)
     data, digest = place_data(host, dataset, folder)
     notes: list[str] = []
     attempt, key_value = "attempt-1", False
     while True:
         output = f"{folder}/{attempt}/out"
-        host.run(f"umask 077; mkdir -p -- {shlex.quote(f'{folder}/{attempt}')}")
+        place.make(host, f"{dataset.name}/{attempt}")
         command = evalscope.eval_command(
             tool,
             request,

@@ -72,7 +72,7 @@ def evaluate_dataset(
     """
     folder = f"{place.folder}/{dataset.name}"
     attempt = f"{folder}/attempt-1"
-    host.run(f"umask 077; mkdir -p -- {shlex.quote(f'{attempt}/out')}")
+    place.make(host, f"{dataset.name}/attempt-1/out")
     data, digest = place_data(host, dataset, folder)
     engine_runner = _engine_runner(host, request, dataset)
     if engine_runner is not None:

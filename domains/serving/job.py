@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from benchwright.errors import StageFailed
 from domains.serving.host import Host, HostUnreachable
@@ -277,3 +278,16 @@ def cancel(host: Host, job: Job) -> None:
     )
     if not ran.ok:
         raise StageFailed(f"processes of the job are left on {host.name}: {ran.error_text}")
+
+
+def attend(host: Host, job: Job, **how: Any) -> tuple[Look, str]:
+    """`follow` that answers for the job: an exception on the way, an interruption above all, ends
+    it on the host. Only a host that doesn't answer leaves it running, to be found again.
+    """
+    try:
+        return follow(host, job, **how)
+    except HostUnreachable:
+        raise
+    except BaseException:
+        cancel(host, job)
+        raise

@@ -55,7 +55,7 @@ def status_lines(
     lines += [
         "- Server launch args:",
         "",
-        *_fence(probe.launch_args if process and probe else UNKNOWN),
+        *fence(probe.launch_args if process and probe else UNKNOWN),
     ]
     return lines
 
@@ -93,7 +93,7 @@ def _cuda(versions: dict[str, str], torch: str) -> str:
     return f"{built[1]}.{built[2]}" if built else UNKNOWN
 
 
-def _fence(text: str) -> list[str]:
+def fence(text: str) -> list[str]:
     """A code block whose fence is longer than any run of backticks in it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -124,11 +124,12 @@ def markdown(
         if not any(result.name == name for result in (evaluation.datasets if evaluation else ())):
             lines += [f"### {name}", "", "Not evaluated; see Notes.", ""]
     lines += ["## Notes", ""]
-    lines += [f"- {note}" for note in _unique(verdict.notes)] or ["None"]
+    lines += [f"- {note}" for note in unique(verdict.notes)] or ["None"]
     return "\n".join(lines) + "\n"
 
 
-def _unique(notes: tuple[str, ...]) -> list[str]:
+def unique(notes: tuple[str, ...]) -> list[str]:
+    """Each note once, on one line, in order."""
     return list(dict.fromkeys(note.replace("\n", " ") for note in notes))
 
 
@@ -159,10 +160,10 @@ def _dataset(result: DatasetResult, verdict: Validation) -> list[str]:
     lines = [
         f"### {result.name}",
         "",
-        *_fence(result.command),
+        *fence(result.command),
         "| Dataset | Metric | Sample count | Correct | Score |",
         "| --- | --- | --- | --- | --- |",
-        _row(result.name, result.metric or UNKNOWN, count, correct, _number(result.score)),
+        row(result.name, result.metric or UNKNOWN, count, correct, _number(result.score)),
         "",
     ]
     if result.latency_s is not None:
@@ -170,7 +171,7 @@ def _dataset(result: DatasetResult, verdict: Validation) -> list[str]:
             "| Average latency (s) | Average throughput (tok/s) | Average input (tok) |"
             " Average output (tok) |",
             "| --- | --- | --- | --- |",
-            _row(
+            row(
                 _number(result.latency_s, 3),
                 _number(result.output_tok_s, 2),
                 _number(result.input_tokens, 1),
@@ -185,7 +186,7 @@ def _dataset(result: DatasetResult, verdict: Validation) -> list[str]:
         "| State | n (items) | 95 % interval | Errors | Empty | Truncated | Scoring version |"
         " Dataset version |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
-        _row(
+        row(
             judged.state,
             str(found.items) if found.items else UNKNOWN,
             interval,
@@ -219,7 +220,8 @@ def _number(value: float | None, digits: int = 4) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
+    """A row of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -256,7 +258,7 @@ def facts(
         "evaluator_version": evaluation.evaluator_version if evaluation else None,
         "work_dir": evaluation.work_dir if evaluation else None,
         "datasets": datasets,
-        "notes": _unique(verdict.notes),
+        "notes": unique(verdict.notes),
     }
 
 

@@ -242,6 +242,8 @@ class LoadOptions(Record):
     output_tokens: Annotated[int, Field(ge=1)] = 128
     tokenizer: str | None = None
     """Path on the host of the tokenizer that `random` draws tokens from; left out: words."""
+    ignore_eos: bool = True
+    """Every answer has `output_tokens` tokens: otherwise two builds are timed on other lengths."""
     ttft_limit_ms: Annotated[float, Field(gt=0)] | None = None
     tpot_limit_ms: Annotated[float, Field(gt=0)] | None = None
     """Limits of a good request: goodput counts the requests that keep both."""

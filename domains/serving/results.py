@@ -100,18 +100,16 @@ class Evaluation(Record):
 
 
 class Progress(Record):
-    """How far a dataset is: `done` of `total` samples (None: not known)."""
+    """How far a dataset or a load is: `done` of `total` (None: not known)."""
 
     dataset: str
     done: int
     total: int | None
+    unit: str = "samples"
 
     def __str__(self) -> str:
-        return (
-            f"{self.dataset}: {self.done}"
-            + (f" of {self.total}" if self.total else "")
-            + " samples"
-        )
+        of = f" of {self.total}" if self.total else ""
+        return f"{self.dataset}: {self.done}{of} {self.unit}"
 
 
 @dataclass(slots=True)

@@ -13,10 +13,11 @@ from types import FrameType
 from typing import Any
 
 from benchwright import StageContext
-from domains.serving import runner
+from domains.serving import runner, speed_runner
 from domains.serving.probe import Probe
-from domains.serving.request import accuracy_request
+from domains.serving.request import accuracy_request, speed_request
 from domains.serving.results import Evaluation, Progress, Reporter
+from domains.serving.speed import LoadRun
 
 
 def _say(line: str) -> None:
@@ -80,3 +81,33 @@ def _dump(record: Any) -> Any:
 
 def _load(kind: Any, value: Any) -> Any:
     return None if value is None else kind.model_validate(value)
+
+
+def speed_probe(context: StageContext) -> dict[str, Any]:
+    """Read what is served."""
+    request = speed_request(context.params)
+    seen, failure = runner.run_probe(request.target, context.run_dir, REPORTER)
+    return {"probe": _dump(seen), "failure": failure}
+
+
+def speed_evaluate(context: StageContext) -> dict[str, Any]:
+    """Send the load, where the probe found nothing against it."""
+    request = speed_request(context.params)
+    before = _load(Probe, context.results["probe"]["probe"])
+    if before is None or before.failures:
+        return {"run": None, "failure": context.results["probe"]["failure"]}
+    with _interruptible():
+        run, failure = speed_runner.send(request, before, context.run_dir, REPORTER)
+    return {"run": _dump(run), "failure": failure}
+
+
+def speed_validate(context: StageContext) -> dict[str, Any]:
+    """Judge what was seen, and write the report; what it returns is the run's measurement."""
+    result = speed_runner.conclude(
+        speed_request(context.params),
+        _load(Probe, context.results["probe"]["probe"]),
+        _load(LoadRun, context.results["evaluate"]["run"]),
+        context.run_dir,
+        context.results["evaluate"]["failure"],
+    )
+    return result.as_stage_result()

@@ -108,8 +108,7 @@ def _judge(request: AccuracyRequest, before: Probe, result: DatasetResult) -> Da
         _share(
             "truncated answers", result.truncated, result.answers, request.limits.truncated_share
         ),
-        _same_model(before, result),
-        _same_process(before, result),
+        *server_checks(before, result.server_after, _answered_by(result)),
     )
     failed = {check.weight for check in checks if check.passed is False}
     if Weight.FATAL in failed:
@@ -213,62 +212,59 @@ def _share(name: str, count: int | None, answers: int | None, limit: float) -> C
     return Check(name=name, weight=Weight.DEGRADING, passed=passed, reason=reason)
 
 
-def _same_model(before: Probe, result: DatasetResult) -> Check:
-    name, weight = "served model unchanged", Weight.FATAL
+def _answered_by(result: DatasetResult) -> list[str]:
     names = sorted(name for name in result.answered_by if name)
-    if len(names) > 1:
-        shares = ", ".join(f"{result.answered_by[n]} by {n!r}" for n in names)
-        return Check(
-            name=name,
-            weight=weight,
-            passed=False,
-            reason=f"more than one model answered: {shares}",
-        )
-    after = result.server_after
-    if after is None:
-        return Check(name=name, weight=weight, passed=None)
-    if after.health.state != "healthy":
-        return Check(
-            name=name,
-            weight=weight,
-            passed=False,
-            reason=f"after the evaluation the server was not healthy: {after.health.reason}",
-        )
-    if after.health.models != before.health.models:
-        return Check(
-            name=name,
-            weight=weight,
-            passed=False,
-            reason=f"the server served {_list(before.health.models)} at the start and"
-            f" {_list(after.health.models)} at the end",
-        )
-    return Check(name=name, weight=weight, passed=True)
+    return [f"{result.answered_by[name]} by {name!r}" for name in names]
 
 
-def _same_process(before: Probe, result: DatasetResult) -> Check:
-    name, weight = "server process unchanged", Weight.FATAL
+def server_checks(
+    before: Probe, after: Probe | None, answered_by: Iterable[str]
+) -> tuple[Check, ...]:
+    """Whether the same server answered from start to end.
+
+    Args:
+        before, after: The probes around; None: there was no second one.
+        answered_by: Sentences on who answered, one for each name; more than one is a fault.
+    """
+    return (_same_model(before, after, tuple(answered_by)), _same_process(before, after))
+
+
+def _same_model(before: Probe, after: Probe | None, answered_by: tuple[str, ...]) -> Check:
+    passed: bool | None = True
+    reason = ""
+    if len(answered_by) > 1:
+        passed, reason = False, f"more than one model answered: {', '.join(answered_by)}"
+    elif after is None:
+        passed = None
+    elif after.health.state != "healthy":
+        passed = False
+        reason = f"after the evaluation the server was not healthy: {after.health.reason}"
+    elif after.health.models != before.health.models:
+        passed = False
+        reason = (
+            f"the server served {_list(before.health.models)} at the start and"
+            f" {_list(after.health.models)} at the end"
+        )
+    return Check(name="served model unchanged", weight=Weight.FATAL, passed=passed, reason=reason)
+
+
+def _same_process(before: Probe, after: Probe | None) -> Check:
     first = before.process
-    last = result.server_after.process if result.server_after else None
-    if first is None or result.server_after is None:
-        return Check(
-            name=name, weight=weight, passed=None, reason="the port's process couldn't be seen"
+    last = after.process if after else None
+    passed: bool | None = True
+    reason = ""
+    if first is None or after is None:
+        passed, reason = None, "the port's process couldn't be seen"
+    elif last is None:
+        passed = False
+        reason = f"pid {first.pid} held the port at the start, and no process at the end"
+    elif (first.pid, first.started_ticks) != (last.pid, last.started_ticks):
+        passed = False
+        reason = (
+            f"pid {first.pid} held the port at the start, and pid {last.pid}"
+            f" ({' '.join(last.args)[:200]}) at the end"
         )
-    if last is None:
-        return Check(
-            name=name,
-            weight=weight,
-            passed=False,
-            reason=f"pid {first.pid} held the port at the start, and no process at the end",
-        )
-    if (first.pid, first.started_ticks) != (last.pid, last.started_ticks):
-        return Check(
-            name=name,
-            weight=weight,
-            passed=False,
-            reason=f"pid {first.pid} held the port at the start, and pid {last.pid}"
-            f" ({' '.join(last.args)[:200]}) at the end",
-        )
-    return Check(name=name, weight=weight, passed=True)
+    return Check(name="server process unchanged", weight=Weight.FATAL, passed=passed, reason=reason)
 
 
 def _list(names: Iterable[str]) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchwright.errors import BadInput, StageFailed, Where
 from domains.serving import job
-from domains.serving.host import Host, HostUnreachable
+from domains.serving.host import Host
 from domains.serving.request import AccuracyRequest, Dataset, Endpoint
 from domains.serving.results import Progress, Reporter
 
@@ -27,52 +29,63 @@ MEMORY = "serving_job.json"
 
 @dataclass(slots=True)
 class Workplace:
-    """The work directory on the host, and what this machine remembers of it."""
+    """The work directory on the host, and what the run's folder remembers of its jobs.
+
+    Attributes:
+        folder: The directory on the host.
+        run_dir: The run's folder on this machine.
+    """
 
     folder: str
     run_dir: Path
-    memory: Path
-    lock: str = ""
 
     @classmethod
-    def find(cls, host: Host, request: AccuracyRequest, run_dir: Path) -> Workplace:
-        """The directory that this run made before, or a new one, stamped on the host."""
-        memory = run_dir / MEMORY
-        if memory.is_file():
-            known = json.loads(memory.read_text(encoding="utf-8"))
-            there = host.run(f"[ -d {shlex.quote(known['folder'])} ]")
-            if there.ok:
-                return cls(known["folder"], run_dir, memory)
-        folder = make_work_dir(
-            host, "accuracy", root=request.evaluate.work_root, given=request.evaluate.work_dir
-        )
-        place = cls(folder, run_dir, memory)
-        place.remember(host.name, {})
+    def find(cls, host: Host, run_dir: Path, make: Callable[[], str]) -> Workplace:
+        """The directory that this run made before it was cut off, or else a new one."""
+        known = _remembered(run_dir)
+        if known is not None and host.run(f"[ -d {shlex.quote(known['folder'])} ]").ok:
+            return cls(known["folder"], run_dir)
+        place = cls(make(), run_dir)
+        place._write({})
         return place
 
-    def remember(self, host_name: str, jobs: dict[str, dict[str, object]]) -> None:
-        """Write where the jobs live before anything else can go wrong."""
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"host": host_name, "folder": self.folder, "jobs": jobs}, indent=1)
-        part = self.memory.with_suffix(".part")
-        part.write_text(text, encoding="utf-8")
-        part.replace(self.memory)
+    def make(self, host: Host, *names: str) -> None:
+        """Make folders below it. Raises StageFailed."""
+        paths = shlex.join(f"{self.folder}/{name}" for name in names)
+        ran = host.run(f"umask 077; mkdir -p -- {paths}")
+        if not ran.ok:
+            raise StageFailed(f"no folder can be made on {host.name}: {ran.error_text}")
 
-    def jobs(self) -> dict[str, dict[str, object]]:
-        """What is remembered of the jobs, by dataset and attempt."""
-        if not self.memory.is_file():
-            return {}
-        jobs: dict[str, dict[str, object]] = json.loads(self.memory.read_text("utf-8"))["jobs"]
-        return jobs
+    def known_job(self, key: str) -> job.Job | None:
+        """The job that this run started before under that key."""
+        known = _remembered(self.run_dir) or {"jobs": {}}
+        return job.Job.model_validate(known["jobs"][key]) if key in known["jobs"] else None
+
+    def remember(self, key: str, running: job.Job) -> None:
+        """Keep where a job lives, before anything else can go wrong."""
+        known = _remembered(self.run_dir) or {"jobs": {}}
+        self._write({**known["jobs"], key: running.model_dump()})
+
+    def _write(self, jobs: dict[str, Any]) -> None:
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        file = self.run_dir / MEMORY
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({"folder": self.folder, "jobs": jobs}, indent=1), "utf-8")
+        part.replace(file)
+
+
+def _remembered(run_dir: Path) -> dict[str, Any] | None:
+    file = run_dir / MEMORY
+    if not file.is_file():
+        return None
+    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return known
 
 
 def known_jobs(run_dir: Path) -> frozenset[str]:
     """Ids of the jobs that a run started before it was cut off."""
-    memory = run_dir / MEMORY
-    if not memory.is_file():
-        return frozenset()
-    jobs = json.loads(memory.read_text(encoding="utf-8"))["jobs"]
-    return frozenset(str(entry["id"]) for entry in jobs.values())
+    known = _remembered(run_dir) or {"jobs": {}}
+    return frozenset(str(entry["id"]) for entry in known["jobs"].values())
 
 
 def make_work_dir(host: Host, kind: str, *, root: str | None, given: str | None) -> str:
@@ -152,15 +165,10 @@ def run_job(
     total: int | None,
     progress_glob: str,
 ) -> tuple[job.Job, job.Look, str]:
-    """Start a dataset's job, or find the one that this run started before, and follow it.
-
-    An exception on the way (an interruption above all) ends the job on the host; only a host that
-    doesn't answer leaves it running, to be found again.
-    """
-    jobs = place.jobs()
+    """Start a dataset's job, or find the one that this run started before, and follow it."""
     key = f"{dataset.name}/{attempt}"
-    if key in jobs:
-        running = job.Job.model_validate(jobs[key])
+    running = place.known_job(key)
+    if running is not None:
         reporter.say(f"{key}: found again on {host.name}")
     else:
         running = job.start(
@@ -168,10 +176,10 @@ def run_job(
             f"{place.folder}/{dataset.name}/{attempt}/job",
             script,
             owner=owner,
-            lock=place.lock,
+            lock=endpoint_lock(request.target.endpoint),
             deadline_s=request.evaluate.timeout_s,
         )
-        place.remember(host.name, {**jobs, key: running.model_dump()})
+        place.remember(key, running)
     last = -1
 
     def on_look(seen: job.Look) -> None:
@@ -180,21 +188,15 @@ def run_job(
             last = seen.done
             reporter.progress(Progress(dataset=dataset.name, done=seen.done, total=total))
 
-    try:
-        seen, ended_by = job.follow(
-            host,
-            running,
-            on_look=on_look,
-            say=reporter.say,
-            progress_glob=progress_glob,
-            port=(request.target.endpoint.host, request.target.endpoint.port),
-            reconnect_s=request.evaluate.reconnect_s,
-        )
-    except HostUnreachable:
-        raise
-    except BaseException:
-        job.cancel(host, running)
-        raise
+    seen, ended_by = job.attend(
+        host,
+        running,
+        on_look=on_look,
+        say=reporter.say,
+        progress_glob=progress_glob,
+        port=(request.target.endpoint.host, request.target.endpoint.port),
+        reconnect_s=request.evaluate.reconnect_s,
+    )
     return running, seen, ended_by
 
 

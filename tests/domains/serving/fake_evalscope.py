@@ -1,4 +1,4 @@
-"""Stands in for `evalscope eval` where a test is about faults, and not about the evaluator.
+"""Stands in for `evalscope eval` and `evalscope perf` where a test is about faults.
 
 It asks a real server the questions of a GSM8K folder and leaves the files that evalscope 1.14.1
 leaves, in its shapes. `old` as the first argument of the wrapper makes it a version that takes the
@@ -8,8 +8,10 @@ generation configuration as key=value only.
 import argparse
 import concurrent.futures
 import http.client
+import itertools
 import json
 import re
+import sqlite3
 import sys
 import time
 import urllib.request
@@ -46,7 +48,86 @@ def rows_of(folder):
         yield row["question"], row["answer"].split("####")[-1].strip()
 
 
+def perf(kind, words):
+    parser = argparse.ArgumentParser()
+    for name in (
+        "url",
+        "model",
+        "api",
+        "seed",
+        "outputs-dir",
+        "extra-args",
+        "dataset",
+        "dataset-path",
+        "temperature",
+    ):
+        parser.add_argument(f"--{name}")
+    for name in ("number", "parallel", "max-tokens"):
+        parser.add_argument(f"--{name}", type=int, default=1)
+    parser.add_argument("--rate", type=float)
+    for name in ("no-timestamp", "stream", "open-loop"):
+        parser.add_argument(f"--{name}", action="store_true")
+    args = parser.parse_args(words)
+    if kind == "fails-at-4" and args.parallel == 4:
+        print("out of memory", flush=True)
+        sys.exit(1)
+    prompts = [
+        json.loads(line)["question"] for line in Path(args.dataset_path).read_text().splitlines()
+    ]
+    assert len(prompts) == args.number
+
+    def one(job):
+        index, prompt = job
+        if args.open_loop:
+            time.sleep(index / args.rate)
+        start, marks = time.perf_counter(), []
+        body = {
+            "model": args.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "stream": True,
+        }
+        request = urllib.request.Request(args.url, json.dumps(body).encode())
+        usage = {"prompt_tokens": 0, "completion_tokens": 0}
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                for line in answer:
+                    if line.startswith(b"data: {"):
+                        marks.append(time.perf_counter())
+                        usage = json.loads(line[6:]).get("usage") or usage
+        except (OSError, ValueError, http.client.HTTPException):
+            return (0, start, time.perf_counter(), 0, 0, "[]", 0, 0)
+        marks.pop()
+        gaps = [later - earlier for earlier, later in itertools.pairwise(marks)]
+        return (
+            1,
+            start,
+            marks[-1],
+            marks[-1] - start,
+            marks[0] - start,
+            json.dumps(gaps),
+            usage["prompt_tokens"],
+            usage["completion_tokens"],
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(
+        args.number if args.open_loop else args.parallel
+    ) as pool:
+        rows = list(pool.map(one, enumerate(prompts)))
+    out = Path(args.outputs_dir) / "model" / f"parallel_{args.parallel}_number_{args.number}"
+    out.mkdir(parents=True)
+    with sqlite3.connect(out / "benchmark_data.db") as table:
+        table.execute(
+            "CREATE TABLE result(success INTEGER, start_time REAL, completed_time REAL,"
+            " latency REAL, first_chunk_latency REAL, inter_token_latencies TEXT,"
+            " prompt_tokens INTEGER, completion_tokens INTEGER)"
+        )
+        table.executemany("INSERT INTO result VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    (out / "benchmark_summary.json").write_text(json.dumps({"KV Cache Hit Rate (%)": 0.0}))
+
+
 def main():
+    if sys.argv[2] == "perf":
+        return perf(sys.argv[1], sys.argv[3:])
     old = sys.argv[1] == "old"
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=["eval"])
@@ -197,6 +278,7 @@ def main():
         )
     )
     print("finished", flush=True)
+    return None
 
 
 if __name__ == "__main__":

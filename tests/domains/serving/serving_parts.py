@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from domains.serving.request import AccuracyRequest, accuracy_request
+from domains.serving.request import AccuracyRequest, SpeedRequest, accuracy_request, speed_request
 
 HERE = Path(__file__).parent
 MODEL = "org/standin"
@@ -80,12 +80,13 @@ def write_gsm8k(folder: Path, count: int = 12) -> Path:
 
 def fake_tool(folder: Path, kind: str = "new", python: str = sys.executable) -> str:
     """A program that looks like an installed evalscope 1.14.1, and its path."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     source = folder / "fake_evalscope.py"
     source.write_bytes((HERE / "fake_evalscope.py").read_bytes())
     info = folder / "evalscope-1.14.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evalscope\nVersion: 1.14.1\n")
+    (folder / "uvicorn.py").write_text("")
     interpreter = folder / "python"
     interpreter.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{python}" "$@"\n')
     program = folder / "evalscope"
@@ -162,6 +163,24 @@ def request(port: int, tmp: Path, **changes: Any) -> AccuracyRequest:
     }
     params |= {name.replace("__", "."): value for name, value in changes.items()}
     return accuracy_request(params)
+
+
+def speed(port: int, tmp: Path, kind: str = "new", **changes: Any) -> SpeedRequest:
+    """A small speed request against a stand-in with the fake tool."""
+    tool = tmp / f"tool-{kind}" / "evalscope"
+    params: dict[str, Any] = {
+        "target.endpoint.port": port,
+        "target.endpoint.wait_s": 5.0,
+        "load.batch_sizes": [2, 4],
+        "load.replicates": 3,
+        "load.input_tokens": 8,
+        "load.output_tokens": 4,
+        "load.timeout_s": 30.0,
+        "load.work_root": str(tmp / "work"),
+        "load.evalscope": str(tool) if tool.exists() else fake_tool(tool.parent, kind),
+    }
+    params |= {name.replace("__", "."): value for name, value in changes.items()}
+    return speed_request(params)
 
 
 def marked_processes() -> list[int]:

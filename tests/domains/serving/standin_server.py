@@ -208,6 +208,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--api-key")
+    parser.add_argument("--disable-radix-cache", action="store_true")
     args = parser.parse_args()
     Handler.model = Model(args)
     server = Server(("127.0.0.1", args.port), Handler)
