@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchwright.errors import BenchwrightError
+from benchwright.record.store import RunFolder
 from deployments.local import launch, protocol, server
 from deployments.local.crash import mark_crashed
 from deployments.local.environment import (
@@ -394,8 +395,8 @@ class Engine:
             run = self.runs.pop(pid)
             touch_use(self.home)
             code = os.waitstatus_to_exitcode(status)
-            if code < 0:
-                self._report_crash(run.run_id, signal.Signals(-code).name)
+            if code:
+                self._settle(run, code)
             for watcher in run.watchers:
                 watcher.say(event="exited", run_id=run.run_id, code=code)
                 watcher.run = None
@@ -403,18 +404,26 @@ class Engine:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 self._helpers.remove(pid)
 
-    def _report_crash(self, run_id: str, by: str) -> None:
-        """Let Prefect's pages say that a run was killed; in a process of its own, since the
-        server may take its time."""
-        record = read_server(self.home)
-        if record is None:
-            return
+    def _settle(self, run: Run, code: int) -> None:
+        """Let the record and Prefect's pages say that a run has ended, where it could not.
+
+        In a process of its own, since disk and server may take their time.
+        """
+        ended = time.time()
         pid = os.fork()
         if pid:
             self._helpers.add(pid)
             return
         with contextlib.suppress(Exception):
-            mark_crashed(record.api_url, run_id, f"The run's process was ended by {by}.")
+            # A run that was asked to go on in the meantime has written since, and is left alone.
+            path = Path(run.run_dir)
+            folder = RunFolder(path.parent.parent, path.name)
+            folder.settle(unclaimed_after_s=time.time() - ended)
+        with contextlib.suppress(Exception):
+            record = read_server(self.home)
+            if code < 0 and record is not None:
+                by = signal.Signals(-code).name
+                mark_crashed(record.api_url, run.run_id, f"The run's process was ended by {by}.")
         os._exit(0)
 
     def _look_after_server(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from benchwright.errors import BenchwrightError
+from benchwright.record.run import Status
+from benchwright.record.store import UNCLAIMED, RunStore
 from deployments.local import client, engine, protocol
 from deployments.local.environment import EngineIdentity
 from deployments.local.state import LocalHome, birth, read_engine, runs_in_progress
@@ -27,6 +30,7 @@ from tests.deployments.conftest import (
     submit,
     wait_until,
 )
+from tests.report.sample_record import CONFIG, MANIFEST
 from tests.support import require
 
 
@@ -423,3 +427,14 @@ def test_the_kernel_names_the_peer() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert protocol.peer_user(ours) == os.geteuid()
+
+
+def test_a_run_whose_process_ended_before_it_took_it_up_is_settled_at_once(
+    local: client.LocalEngine,
+) -> None:
+    folder = RunStore(local.home.root).create(CONFIG, "test", MANIFEST, config_hash="0" * 64)
+    (folder.path / "action").write_text("give 3")
+    with contextlib.closing(client.submit(local, folder.path, entry=ENTRY)) as submission:
+        assert submission.follow().code == 3
+    wait_until(lambda: folder.status is Status.INTERRUPTED)
+    assert folder.read().error == UNCLAIMED
