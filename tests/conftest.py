@@ -81,9 +81,14 @@ def prefect_api(local_home: Path, local_api_url: str) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_prefect_settings() -> Iterator[None]:
-    """A developer's own Prefect settings reach no test."""
+def own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A developer's own Prefect settings reach no test, and runs elsewhere don't hold one up."""
     names = [name for name in os.environ if name.startswith("PREFECT_")]
     saved = {name: os.environ.pop(name) for name in names}
+    base = tmp_path_factory.getbasetemp()
+    locks = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "locks"
+    locks.mkdir(exist_ok=True)
+    os.environ["BENCHWRIGHT_LOCK_DIR"] = str(locks)
     yield
+    del os.environ["BENCHWRIGHT_LOCK_DIR"]
     os.environ.update(saved)

@@ -18,6 +18,7 @@ from benchwright.judgement.gate1 import require_declared, require_justified
 from benchwright.judgement.schedule import Slot, schedule
 from benchwright.judgement.view import RunView
 from benchwright.planning.cost import CostEstimate, check_budget, count_launches, estimate_cost
+from benchwright.planning.ground import fingerprint_of
 from benchwright.planning.preflight import preflight, preflight_devices, preflight_memory
 from benchwright.planning.signing import sign_graph
 from benchwright.record.lessons import Entry, Kind, Notebook
@@ -26,9 +27,6 @@ from benchwright.spec.arms import Arm, expand_arms
 from benchwright.spec.graph import check_treatment
 from benchwright.spec.model import BenchmarkConfig, Stage, StageKind
 from benchwright.spec.resolve import Resolved
-
-CHALLENGES_OVERRIDDEN = "because"
-"""Key of the reason that a person gave with `--because`, in a run's overrides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,19 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
         prep=prep,
         slots=schedule([arm.name for arm in arms], config.replication) if measured else (),
         challenges=(
-            *challenge(config, resolved.manifest, config.stages, earlier),
+            *challenge(
+                config,
+                resolved.manifest,
+                config.stages,
+                earlier,
+                fingerprint_of(
+                    config,
+                    resolved.folders,
+                    domain_version=resolved.domain.version,
+                    home=home,
+                    environ=environ,
+                ),
+            ),
             *in_reserve,
             *(check_budget(config, cost) if cost is not None else ()),
         ),

@@ -7,38 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchwright.errors import BadInput, GateRefused
-from benchwright.identity.fingerprint import Fingerprint, compare_fingerprints, take_fingerprint
-from benchwright.planning.signing import measure_scripts, sign_graph
+from benchwright.identity.fingerprint import Fingerprint, compare_fingerprints
+from benchwright.planning.ground import fingerprint_of
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import RunFolder
-from benchwright.spec.arms import expand_arms
-from benchwright.spec.model import StageKind
 
 RESUMABLE = frozenset({Status.INTERRUPTED, Status.FAILED, Status.ABORTED_GUARDRAIL})
 
 
 def fingerprint_run(record: RunRecord, home: Path, environ: Mapping[str, str]) -> Fingerprint:
-    """The fingerprint of the machine, the code and the measuring scripts, for this run, now.
-
-    What Benchwright itself writes below `home` is no change of the code.
-    """
-    config = record.view.config
-    folders = {name: Path(place) for name, place in record.folders.items()}
-    taken = take_fingerprint(
-        folder=next(iter(folders.values()), Path.cwd()),
-        packages=config.packages,
-        env={},
-        exclude=(home,),
-    )
-    signatures = sign_graph(
-        config,
-        expand_arms(config),
-        folders=folders,
+    """The fingerprint that a recorded run has here and now."""
+    return fingerprint_of(
+        record.view.config,
+        {name: Path(place) for name, place in record.folders.items()},
         domain_version=record.domain_version,
+        home=home,
         environ=environ,
-        kinds=(StageKind.MEASURE,),
     )
-    return Fingerprint({**taken.fields, **measure_scripts(config, signatures)})
 
 
 def prepare_resume(folder: RunFolder, environ: Mapping[str, str]) -> RunRecord:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from benchwright.identity.canonical import slug
-from benchwright.planning.plan import CHALLENGES_OVERRIDDEN, Plan
+from benchwright.planning.plan import Plan
 from benchwright.record.store import RunFolder, RunStore
 from benchwright.spec.model import StageKind
 
@@ -23,8 +23,6 @@ def create_run(plan: Plan, home: Path, *, because: str | None, name: str = "") -
     config = plan.config
     measures = len(plan.stages(StageKind.MEASURE))
     overrides = {item.code: because for item in plan.challenges if because}
-    if because:
-        overrides[CHALLENGES_OVERRIDDEN] = because
     return RunStore(home).create(
         config,
         slug(name or config.recipe or config.domain),
