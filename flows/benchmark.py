@@ -41,7 +41,17 @@ from benchwright.spec.arms import expand_arms
 from benchwright.spec.model import BenchmarkConfig, Stage, StageKind
 from flows.approval import ask, cost_gate, note_spending, state_name
 from flows.compiler import GraphRun, compile_graph
-from flows.submission import begun_id, found_by, open_run, share
+from flows.resources import (
+    accelerators_for,
+    afford,
+    check_purse,
+    estimate_run,
+    purse_for,
+    settle,
+    slots_for,
+    supervisor_for,
+)
+from flows.submission import Changes, beforehand, begun_id, found_by, open_run, share
 from tasks.report import report
 from tasks.session import RunSession, bound
 
@@ -66,6 +76,10 @@ def benchmark(
     home: str | None = None,
     folder: str | None = None,
     because: str | None = None,
+    overrides: tuple[str, ...] = (),
+    replicates: int | None = None,
+    max_cost_usd: float | None = None,
+    asked_by: str | None = None,
 ) -> State[Any]:
     """Plan an experiment, run it, judge it, and record and report what came of it.
 
@@ -77,6 +91,10 @@ def benchmark(
         home: Where records and artifacts are kept; default `$BENCHMARK_HOME`.
         folder: What relative paths in `config` start from; default the working directory.
         because: Reason to run in spite of the plan's challenges; kept in the record.
+        overrides: Parameters to set over the configuration's, each as `name=value`.
+        replicates: Replicates of each arm, instead of the configuration's.
+        max_cost_usd: Approved beforehand, in US dollars; without it, what costs something asks.
+        asked_by: Who asks for the run; with `max_cost_usd`, who approves it.
     """
     try:
         run = open_run(
@@ -87,6 +105,8 @@ def benchmark(
             home=home,
             folder=folder,
             because=because,
+            changes=Changes(tuple(overrides), replicates),
+            consent=beforehand(max_cost_usd, asked_by),
         )
     except BenchwrightError as problem:
         return refused_state(problem)
@@ -136,15 +156,19 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
     home = folder.home
     arms = expand_arms(config)
     started = time.monotonic()
+    cancelled = threading.Event()
+    findings: list[Finding] = []
     runner = StageRunner(
         run_id=record.view.run_id,
         run_dir=folder.path,
         config=config,
         folders=folders,
         cache=ArtifactCache(home / "cache"),
-        launchers=launchers_for(config, {LOCAL_HOST: Supervisor(home)}),
+        launchers=launchers_for(config, {LOCAL_HOST: supervisor_for(config, home)}),
         environ=environ,
         deadline=started + config.budget.wall_s if config.budget.wall_s else None,
+        accelerators=accelerators_for(folder, config, environ, cancelled),
+        purse=purse_for(folder, config, environ),
     )
     return RunSession(
         home=home,
@@ -163,7 +187,10 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
         ),
         domain_version=record.domain_version,
         fingerprint=fingerprint_run(record, home, environ),
+        slots=slots_for(folder, cancelled, findings),
         samples=list(finished_replicates(record)),
+        findings=findings,
+        cancelled=cancelled,
         steps=kept_steps(folder),
     )
 
@@ -214,8 +241,11 @@ def run_graph(session: RunSession) -> None:
 
     kept = {sample.order for sample in session.samples}
     left = [slot for slot in slots if slot.order not in kept]
-    graph = GraphRun(session, hits, check, approve)
+    session.cost = estimate_run(session, hits, len(left))
+    graph = GraphRun(session, hits, check, approve, lambda stage: afford(session, stage))
     with ExitStack() as used:
+        used.enter_context(session.slots)
+        session.slots.ensure(config.stages)
         for signature in cached.values():
             used.enter_context(session.runner.cache.holding(signature))
         graph.run_all(compile_graph(config, list(session.arms.values()), left))
@@ -236,6 +266,7 @@ def check_run(session: RunSession) -> None:
         raise Interrupted("the run was cancelled")
     if session.ceiling is not None:
         session.ceiling.check()
+    check_purse(session)
     deadline = session.runner.deadline
     if deadline is not None and time.monotonic() >= deadline:
         raise GuardEnded(
@@ -264,6 +295,7 @@ def finish(session: RunSession, status: Status, error: str) -> RunRecord:
     Raises:
         Exception: A fault of Benchwright's own; the run is recorded as failed, with the fault.
     """
+    settle(session)
     try:
         report.with_options(task_run_name="report", tags=["kind:report"])(status.value, error)
     except Exception as fault:

@@ -15,6 +15,7 @@ from typing import Any
 from prefect.states import State
 
 from benchwright.errors import BenchwrightError
+from benchwright.execution.launch import EndReason
 from benchwright.execution.runner import sample_error
 from benchwright.execution.sample import Sample
 from benchwright.judgement.schedule import Slot
@@ -140,12 +141,15 @@ class GraphRun:
         hits: Signatures that the artifact cache had when the run started.
         check: Called before each task; raises to end the run (cancelled, over a budget).
         approve: Asks a person what a gate stage's result asks; raises when refused.
+        afford: Called before each stage that isn't in the cache; raises where the budget doesn't
+            have what it is expected to take.
     """
 
     run: RunSession
     hits: frozenset[str]
     check: Callable[[], None]
     approve: Callable[[Stage, Any], None]
+    afford: Callable[[Stage], None]
     done: dict[tuple[str, str, int | None], State[Any]] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
 
@@ -158,6 +162,8 @@ class GraphRun:
         dead_chains: set[int] = set()
         for node in nodes:
             self.check()
+            if not self._known(node):
+                self.afford(node.stage)
             if node.slot is not None:
                 if node.slot.order not in dead_chains and not self._measure(node, node.slot):
                     dead_chains.add(node.slot.order)
@@ -169,10 +175,16 @@ class GraphRun:
     def _wait_for(self, node: Node) -> list[State[Any]]:
         return [self.done[key] for key in node.waits_for if key in self.done]
 
+    def _known(self, node: Node) -> bool:
+        """Whether a prep stage's artifacts are there already."""
+        if node.stage.kind is not StageKind.PREP:
+            return False
+        digest = self.run.signatures[node.stage.name, node.arm].digest
+        return digest in self.hits or any(one.signature == digest for one in self.run.prep)
+
     def _prep(self, node: Node) -> None:
         signature = self.run.signatures[node.stage.name, node.arm]
-        known = any(result.signature == signature.digest for result in self.run.prep)
-        hit = known or signature.digest in self.hits
+        hit = self._known(node)
         options: Mapping[str, Any] = {
             "task_run_name": node.name,
             "tags": node.tags,
@@ -221,7 +233,9 @@ class GraphRun:
 
     def _count_failure(self, sample: Sample, node: Node) -> None:
         self.failed[sample.arm] = self.failed.get(sample.arm, 0) + 1
-        if sample.warmup or self.failed[sample.arm] >= FAILED_REPLICATES:
+        # The next replicate would run out of GPU memory as well.
+        out_of_memory = sample.reason is EndReason.VRAM
+        if sample.warmup or out_of_memory or self.failed[sample.arm] >= FAILED_REPLICATES:
             raise sample_error(sample, node.name)
 
     def _step(self, node: Node) -> None:

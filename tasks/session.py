@@ -20,10 +20,12 @@ from benchwright.identity.fingerprint import Fingerprint
 from benchwright.identity.signature import Signature
 from benchwright.judgement.verdict import Finding
 from benchwright.planning.ceiling import Ceiling
+from benchwright.planning.cost import CostEstimate
 from benchwright.record.run import RunRecord
 from benchwright.record.store import RunFolder
 from benchwright.spec.arms import Arm
 from benchwright.spec.model import BenchmarkConfig, Stage
+from tasks.slots import Slots
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class RunSession:
         runner: Runs its stages.
         signatures: By (stage, arm), signed when the run started.
         fingerprint: What the run runs on.
+        slots: Its slots on the Prefect server.
         prep, samples, steps, findings: What the run has given so far.
         cancelled: Set when a person or a signal asks the run to end.
         finished: The run as it was recorded when it ended.
@@ -52,12 +55,15 @@ class RunSession:
     signatures: Mapping[tuple[str, str], Signature]
     domain_version: str
     fingerprint: Fingerprint
+    slots: Slots
     prep: list[PrepResult] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     steps: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     finished: RunRecord | None = None
+    cost: CostEstimate | None = None
+    """What it was estimated to take of accelerators; None where no stage asks for any."""
     ceiling: Ceiling | None = None
 
     @property
@@ -73,7 +79,8 @@ class RunSession:
         raise KeyError(name)
 
     def wait_for_machine(self) -> None:
-        """Tell who follows that another run has the machine."""
+        """Let another run have what it waits for, and tell who follows that it has the machine."""
+        self.slots.let_go()
         self.folder.event({"kind": "waiting", "for": "another run on this machine"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +28,9 @@ def prep(stage: str, arm: str, signature: str) -> Any:
     run = session()
     the_stage, the_arm = run.stage(stage), run.arms[arm]
     run.folder.event({"kind": "prep_started", "stage": stage, "arm": arm})
-    with building(run.cancelled, run.wait_for_machine):
+    run.slots.let_go()
+    known = run.runner.cache.lookup(run.signatures[stage, arm]).hit
+    with building(run.cancelled, run.wait_for_machine), _gpus(run, stage, needed=not known):
         result = run.runner.prep(
             the_stage,
             the_arm,
@@ -46,6 +49,11 @@ def prep(stage: str, arm: str, signature: str) -> Any:
     note_prep(run, result)
     payload = {"signature": signature, "reason": result.reason, "wall_s": result.wall_s}
     return Completed(name="Cached", data=payload) if result.cached else payload
+
+
+def _gpus(run: RunSession, stage: str, *, needed: bool) -> AbstractContextManager[None]:
+    """The GPU slots of a stage; none for one that is in the cache."""
+    return run.slots.gpus(run.stage(stage)) if needed else nullcontext()
 
 
 def note_prep(run: RunSession, result: Any) -> None:
@@ -68,10 +76,9 @@ def measure(stage: str, arm: str, order: int, block: int, warmup: bool, seed: in
     """Run a measure stage once for one arm, alone on its host; its sample is on disk before this
     task ends, so that a finished replicate survives whatever comes next."""
     run = session()
-    with measuring(run.cancelled, run.wait_for_machine):
-        sample = run.runner.measure(
-            run.stage(stage), run.arms[arm], Replicate(order, block, warmup, seed)
-        )
+    the_stage = run.stage(stage)
+    with measuring(run.cancelled, run.wait_for_machine), run.slots.measuring(the_stage):
+        sample = run.runner.measure(the_stage, run.arms[arm], Replicate(order, block, warmup, seed))
     run.folder.append_sample(sample)
     run.samples.append(sample)
     run.folder.event(
@@ -98,7 +105,9 @@ def step(stage: str, arm: str) -> None:
     the_stage = run.stage(stage)
     run.folder.event({"kind": "step_started", "stage": stage})
     needed = {name: results_of(run, name) for name in the_stage.needs}
-    returned = run.runner.step(the_stage, run.arms[arm], needed)
+    run.slots.let_go()
+    with run.slots.gpus(the_stage):
+        returned = run.runner.step(the_stage, run.arms[arm], needed)
     run.steps[stage] = asdict(returned) if isinstance(returned, Approval) else returned
     run.folder.event({"kind": "step_done", "stage": stage})
 

@@ -90,12 +90,14 @@ class Purse:
     Attributes:
         budget: What the run may use.
         prices: What this machine costs.
+        origin: Which price file, of which date.
         spent: Every launch so far, those before a resume too.
         on_spent: Called with each new one, which is to outlive this process.
     """
 
     budget: Budget
     prices: ProviderPrices = field(default_factory=ProviderPrices)
+    origin: str = ""
     spent: list[Spending] = field(default_factory=list)
     on_spent: Callable[[Spending], None] | None = None
     trials: int = 0
