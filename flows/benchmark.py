@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -357,26 +357,38 @@ def run_tags(record: RunRecord) -> list[str]:
     return found_by(record.view.config)
 
 
+IN_PROGRESS: set[Callable[[], None]] = set()
+"""Ends each run that this process works on, whatever thread it is in: signals reach the main
+thread alone, and a flow that runs several has to hand them on."""
+
+
+def end_runs() -> None:
+    """End every run that this process works on; each is recorded as interrupted."""
+    for end in tuple(IN_PROGRESS):
+        end()
+
+
 @contextmanager
 def ending_on_signals(session: RunSession) -> Iterator[None]:
     """Make INT and TERM end what runs, and let the run be recorded.
 
     Prefect's own handler raises in whatever line the main thread is in; the record would be lost.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def end(_number: int, _frame: FrameType | None) -> None:
+    def end(_number: int = 0, _frame: FrameType | None = None) -> None:
         session.cancelled.set()
         for launcher in session.runner.launchers.values():
             if isinstance(launcher, Supervisor):
                 launcher.cancel()
 
-    earlier = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    earlier = {}
+    if threading.current_thread() is threading.main_thread():
+        earlier = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    IN_PROGRESS.add(end)
     try:
         yield
     finally:
+        IN_PROGRESS.discard(end)
         for number, handler in earlier.items():
             signal.signal(number, handler)
         for launcher in session.runner.launchers.values():
