@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from cli.options import experiment_options, home_option, json_option, open_home,
 from cli.output import console, print_json, print_table, seconds
 
 if TYPE_CHECKING:
+    from benchwright.planning.cost import CostEstimate
     from benchwright.planning.plan import Plan
 
 
@@ -92,7 +94,10 @@ def plan_json(made: Plan) -> dict[str, Any]:
         "estimate": {
             "wall_s": made.estimate.wall_s,
             "basis": made.estimate.basis,
-            "gpu_hours": made.estimate.gpu_hours,
+            "gpu_hours": made.cost.gpu_hours if made.cost else 0.0,
+            "cost_usd": made.cost.usd if made.cost else None,
+            "prices": made.cost.prices if made.cost else None,
+            "accelerators": [asdict(row) for row in made.cost.stages] if made.cost else [],
         },
     }
 
@@ -137,12 +142,33 @@ def show_plan(made: Plan) -> None:
     else:
         took = f"will take about {seconds(made.estimate.wall_s)} ({made.estimate.basis})"
         out.print(took, markup=False)
-    if made.estimate.gpu_hours:
-        out.print(f"GPU hours: {made.estimate.gpu_hours:g}", markup=False)
+    if made.cost is not None:
+        show_cost(made.cost)
     for text in (*made.resolved.notes, *made.caveats):
         out.print("note: " + text, markup=False)
     for lesson in made.lessons:
         out.print(f"{lesson.id}: {lesson.text}", markup=False)
+
+
+def show_cost(cost: CostEstimate) -> None:
+    """Print what each stage with devices will take."""
+
+    def known(value: float | None, unit: str) -> str:
+        return f"{value:.4g} {unit}" if value is not None else f"unknown {unit}"
+
+    rows = [
+        (
+            row.stage,
+            f"{row.launches} x {row.devices}",
+            known(row.gpu_hours, "h"),
+            known(row.usd, "USD"),
+            row.basis,
+        )
+        for row in cost.stages
+    ]
+    print_table(("stage", "launches x GPUs", "GPU-hours", "cost", "basis"), rows)
+    total = f"{known(cost.gpu_hours, 'GPU-hours')}, {known(cost.usd, 'USD')}"
+    console().print(f"in all: {total} ({cost.prices})", markup=False)
 
 
 def value_rows(made: Plan) -> list[tuple[str, str, str]]:

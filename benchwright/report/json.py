@@ -13,6 +13,7 @@ from benchwright.judgement.verdict import (
     Verdict,
 )
 from benchwright.record.run import RunRecord
+from benchwright.report.spending import accounting
 from benchwright.spec.model import Metric
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     Returns:
         `run_id`, `status`, `tag`, `tag_reason`, `hypothesis`, `arms` (arm -> metric -> n, mean,
         median, min, max, spread), `verdicts`, `guardrails`, `findings`, `cache` (hits, misses),
-        `replicates` (expected, finished, failed), `report`, `report_html`, and what identifies
-        the run.
+        `replicates` (expected, finished, failed), `accounting` (see `record.accounting.account`;
+        null without accelerators), `report`, `report_html`, and what identifies the run.
     """
     view, judgement = record.view, record.view.judgement
     hits = sum(result.cached for result in view.prep)
@@ -57,6 +58,7 @@ def run_json(record: RunRecord) -> dict[str, Any]:
             "finished": len(view.samples) - failed,
             "failed": failed,
         },
+        "accounting": accounting(record),
         "flagged": list(record.flagged),
         "audit": list(record.audit),
         "report": _report(record, "report.md"),

@@ -145,6 +145,10 @@ def _unknown(record: RunRecord) -> Iterable[str]:
     guarded = any(metric.role is Role.GUARDRAIL for metric in config.metrics)
     if config.treatment_variable is not None and not guarded:
         yield "No guardrail was set: what the treatment costs elsewhere was not looked at."
+    noted = dict.fromkeys(note for sample in view.samples for note in sample.notes)
+    yield from list(noted)[:_SHOWN]
+    if len(noted) > _SHOWN:
+        yield f"{len(noted) - _SHOWN} more notes of the supervisor stand in samples.jsonl."
     blind = sum(sample.usage.peak_memory_mb is None for sample in measured)
     if blind:
         yield f"The memory use of {count(blind, 'replicate')} could not be read."

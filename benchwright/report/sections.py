@@ -19,7 +19,7 @@ from benchwright.judgement.verdict import ArmSummary, Decision, GuardrailResult,
 from benchwright.judgement.view import RunView
 from benchwright.judgement.words import count, listed
 from benchwright.record.run import RunRecord, Status
-from benchwright.report import numbers
+from benchwright.report import numbers, spending
 from benchwright.report.background import Background
 from benchwright.report.numbers import UNKNOWN
 from benchwright.report.outcome import first_line, went_well, went_wrong
@@ -215,6 +215,10 @@ def _summary(record: RunRecord, around: Background) -> Iterable[Block]:
     rows += [("Reclassified", line) for line in record.audit]
     rows += [("Flagged", line) for line in record.flagged]
     yield Facts(tuple(rows))
+    sums = spending.accounting(record)
+    if sums is not None:
+        yield Table(spending.CAPTION, spending.HEADER, spending.rows(sums), spending.NUMERIC)
+        yield Paragraph(spending.domain_line(sums))
 
 
 def _treatment(record: RunRecord) -> str:

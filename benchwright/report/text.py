@@ -126,6 +126,7 @@ def render_run(record: RunRecord, *, color: bool = False) -> str:
     """A finished run: the arms, the verdicts, the guardrails, the tag, where the report is."""
     from benchwright.report import numbers
     from benchwright.report.sections import elapsed, tag_line, title
+    from benchwright.report.spending import accounting, line
 
     view, judgement = record.view, record.view.judgement
     page = _Page(color)
@@ -155,6 +156,9 @@ def render_run(record: RunRecord, *, color: bool = False) -> str:
     hits = sum(result.cached for result in view.prep)
     if view.prep:
         page.labelled("prep", [f"{hits} from the cache, {len(view.prep) - hits} built"], "bold")
+    sums = accounting(record)
+    if sums is not None:
+        page.labelled("spent", [line(sums)], "bold")
     if record.folder is not None and (record.folder / "report.html").exists():
         page.exact("report", str(record.folder / "report.html"))
     return page.text()
