@@ -47,9 +47,12 @@ def known_domains(near: Path | str | None = None) -> Domains:
     """
     from benchwright.spec.domain import Domains
     from domains.command import CommandDomain
+    from domains.serving.accuracy_domain import AccuracyDomain
+    from domains.serving.speed_domain import SpeedDomain
 
     domains = Domains()
-    domains.add(CommandDomain())
+    for own in (CommandDomain(), AccuracyDomain(), SpeedDomain()):
+        domains.add(own)
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         domains.add(_installed(entry))
     if near is not None and Path(near).exists():
