@@ -27,6 +27,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "resume": ("cli.control:resume", "Go on with a run that was interrupted."),
     "lessons": ("cli.notes:lessons", "Add or list what was learned."),
     "risks": ("cli.notes:risks", "Add or list what may go wrong."),
+    "accuracy": ("cli.serving:accuracy", "Say whether a served model still answers right."),
+    "speed": ("cli.serving:speed", "Say how fast a served model answers."),
     "recipes": ("cli.recipes:recipes", "List the experiments that are ready to run."),
     "domain": ("cli.domain:domain", "Write a configuration or a Python domain to start from."),
     "cache": ("cli.cache:cache", "List, verify and prune built artifacts."),
