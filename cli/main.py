@@ -29,6 +29,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "risks": ("cli.notes:risks", "Add or list what may go wrong."),
     "accuracy": ("cli.serving:accuracy", "Say whether a served model still answers right."),
     "speed": ("cli.serving:speed", "Say how fast a served model answers."),
+    "nightly": ("cli.nightly:nightly", "Run a suite every night, or once, and say what got worse."),
+    "dashboard": ("cli.nightly:dashboard", "Show where a suite stands, as a table and a page."),
     "recipes": ("cli.recipes:recipes", "List the experiments that are ready to run."),
     "domain": ("cli.domain:domain", "Write a configuration or a Python domain to start from."),
     "cache": ("cli.cache:cache", "List, verify and prune built artifacts."),

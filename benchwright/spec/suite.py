@@ -78,6 +78,8 @@ class Entry(Frozen):
     """The metrics that are watched; none: every primary metric and guardrail."""
     because: str | None = None
     """The reason to run in spite of the plan's challenges."""
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """What a night may cost: nobody is asked at night. The default runs only what is free."""
     accepted: tuple[Accepted, ...] = ()
     """Changes for the worse that are no alarm any more."""
 
