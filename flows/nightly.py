@@ -29,6 +29,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Cancelling, Completed, Failed
 
 from benchwright.errors import BadInput, BenchwrightError, Interrupted, Where
+from benchwright.judgement.history import require_library
 from benchwright.planning.plan import make_plan, refuse_challenged
 from benchwright.planning.quoting import quote_plan, write_quote
 from benchwright.planning.start import create_run
@@ -95,7 +96,7 @@ def nightly(
         lock = SuiteFolder(night.home, night.suite.name).lock()
     except BenchwrightError as problem:
         get_run_logger().error(str(problem))
-        name = "BadInput" if isinstance(problem, BadInput) else "AlreadyRunning"
+        name = "BadInput" if isinstance(problem, BadInput) else "NotStarted"
         return Failed(name=name, message=str(problem)[:500])
     with lock, ending_on_signals(night):
         results = run_hosts(night)
@@ -108,7 +109,9 @@ def open_night(suite: str, only: Sequence[str], home: str | None) -> Night:
 
     Raises:
         BadInput: It isn't there, can't be understood, or has no such entry.
+        BenchwrightError: The library for its history isn't installed.
     """
+    require_library()
     place = flow_home(home)
     file = suite_files(suite, suite_folders(place)).resolve()
     read = read_suite(file)

@@ -23,6 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from benchwright.errors import BenchwrightError
@@ -214,6 +215,7 @@ def judge_history(
     Raises:
         BenchwrightError: The library for change points isn't installed.
     """
+    require_library()
     segments = environments(nights)
     changes: list[Change] = []
     for segment in segments:
@@ -379,18 +381,22 @@ def find_split(
     return best
 
 
-def proposals(window: Values) -> list[int]:
-    """Where the level may have changed: the first index of each new level."""
-    import numpy as np
-
-    try:
-        from ruptures import KernelCPD
-    except ImportError as error:
+def require_library() -> None:
+    """Raises BenchwrightError where the library for change points isn't installed."""
+    if find_spec("ruptures") is None:
         raise BenchwrightError(
             "the library that finds change points isn't installed",
             expected="ruptures 1.1 or newer",
             hint="pip install 'benchwright[nightly]'",
-        ) from error
+        )
+
+
+def proposals(window: Values) -> list[int]:
+    """Where the level may have changed: the first index of each new level."""
+    import numpy as np
+
+    from ruptures import KernelCPD
+
     scale = float(np.median(np.abs(np.diff(window)))) * _DIFFERENCE_TO_SIGMA
     scale = scale or float(np.std(window))
     if not scale:
