@@ -236,7 +236,7 @@ def _mean_ms(values: Sequence[float | None]) -> float | None:
 
 
 def _peak(requests: Sequence[Sent]) -> float | None:
-    """Most output tokens in any window of a second, aligned to the first token's second."""
+    """Most output tokens in any second, counted from the first token on; None: a shorter run."""
     arrivals: list[tuple[float, float]] = []
     for request in requests:
         if request.start is None or request.ttft is None:
@@ -251,6 +251,8 @@ def _peak(requests: Sequence[Sent]) -> float | None:
     if not arrivals:
         return None
     begun = min(at for at, _ in arrivals)
+    if max(at for at, _ in arrivals) - begun < PEAK_WINDOW_S:
+        return None  # shorter than one window: there is no peak, only the rate
     windows: dict[int, float] = {}
     for at, weight in arrivals:
         window = int((at - begun) / PEAK_WINDOW_S)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from benchwright import StageContext
+from benchwright.record.store import RunFolder
 from domains.serving import runner, speed_runner
 from domains.serving.probe import Probe
 from domains.serving.request import accuracy_request, speed_request
@@ -20,15 +21,18 @@ from domains.serving.results import Evaluation, Progress, Reporter
 from domains.serving.speed import LoadRun
 
 
-def _say(line: str) -> None:
-    print(line, flush=True)
+def _reporter(context: StageContext, stage: str) -> Reporter:
+    """Progress into the stage's log, and to the terminals and pages that follow the run."""
 
+    def tell(text: str, **more: Any) -> None:
+        print(text, flush=True)
+        run = RunFolder(context.run_dir.parent.parent, context.run_dir.name)
+        run.event({"kind": "step_progress", "stage": stage, "text": text, **more})
 
-def _progress(progress: Progress) -> None:
-    print(f"progress: {progress}", flush=True)
+    def progress(seen: Progress) -> None:
+        tell(str(seen), done=seen.done, total=seen.total)
 
-
-REPORTER = Reporter(say=_say, progress=_progress)
+    return Reporter(say=tell, progress=progress)
 
 
 @contextmanager
@@ -48,7 +52,7 @@ def _interruptible() -> Iterator[None]:
 def accuracy_probe(context: StageContext) -> dict[str, Any]:
     """Read what is served."""
     request = accuracy_request(context.params)
-    seen, failure = runner.run_probe(request.target, context.run_dir, REPORTER)
+    seen, failure = runner.run_probe(request.target, context.run_dir, _reporter(context, "probe"))
     return {"probe": _dump(seen), "failure": failure}
 
 
@@ -59,7 +63,9 @@ def accuracy_evaluate(context: StageContext) -> dict[str, Any]:
     if before is None or before.failures:
         return {"evaluation": None, "failure": context.results["probe"]["failure"]}
     with _interruptible():
-        evaluation, failure = runner.run_evaluate(request, before, context.run_dir, REPORTER)
+        evaluation, failure = runner.run_evaluate(
+            request, before, context.run_dir, _reporter(context, "evaluate")
+        )
     return {"evaluation": _dump(evaluation), "failure": failure}
 
 
@@ -86,7 +92,7 @@ def _load(kind: Any, value: Any) -> Any:
 def speed_probe(context: StageContext) -> dict[str, Any]:
     """Read what is served."""
     request = speed_request(context.params)
-    seen, failure = runner.run_probe(request.target, context.run_dir, REPORTER)
+    seen, failure = runner.run_probe(request.target, context.run_dir, _reporter(context, "probe"))
     return {"probe": _dump(seen), "failure": failure}
 
 
@@ -97,7 +103,9 @@ def speed_evaluate(context: StageContext) -> dict[str, Any]:
     if before is None or before.failures:
         return {"run": None, "failure": context.results["probe"]["failure"]}
     with _interruptible():
-        run, failure = speed_runner.send(request, before, context.run_dir, REPORTER)
+        run, failure = speed_runner.send(
+            request, before, context.run_dir, _reporter(context, "evaluate")
+        )
     return {"run": _dump(run), "failure": failure}
 
 

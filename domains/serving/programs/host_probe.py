@@ -125,6 +125,7 @@ def engine_says(host, port):
             for key in ("version", "build_info", "model_path", "model_alias", "tp_size", "dtype"):
                 if isinstance(answer.get(key), (str, int, float)):
                     said.setdefault(key, answer[key])
+                    said.setdefault("page", path)
     return said
 
 
@@ -347,24 +348,15 @@ def repository(path, problems):
     }
 
 
-def engine_of(process, found):
-    """The engine's name, from the server's own command line, then from its packages."""
+def engine_of(process, said):
+    """The engine's name: from the server's command line, then from the pages that it has."""
     text = " ".join(process["args"]).lower() if process else ""
     for mark, name in ENGINES:
         if mark in text:
             return name
-    packages = found.get("packages") or {}
-    for mark, name in (
-        ("sgl-jax", "sglang-jax"),
-        ("sglang-jax", "sglang-jax"),
-        ("sglang", "sglang"),
-        ("vllm", "vllm"),
-        ("xllamacpp", "llama.cpp"),
-        ("llama-cpp-python", "llama.cpp"),
-    ):
-        if mark in packages:
-            return name
-    return ""
+    if "build_info" in said:
+        return "llama.cpp"
+    return {"/get_server_info": "sglang", "/version": "vllm"}.get(said.get("page"), "")
 
 
 def checkout_of(found):
@@ -450,8 +442,9 @@ def probe(request):
             request.get("python") or (interpreter(process) if process else ""), problems
         )
         seen["versions"] = found
-        seen["engine"] = engine_of(process, found)
-        seen["engine_says"] = engine_says(host, port)
+        said = engine_says(host, port)
+        seen["engine"] = engine_of(process, said)
+        seen["engine_says"] = said
         seen["repository"] = repository(request.get("repository") or checkout_of(found), problems)
         seen["others"] = other_loads(host, port)
         seen["peers"] = listening_inodes(host, port)[1]
