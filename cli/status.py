@@ -43,8 +43,10 @@ def _running(home: Path, as_json: bool) -> int:
     from benchwright.record.index import read_index
     from benchwright.record.store import RunStore
 
-    RunStore(home).settle_lost()
-    rows = [row for row in read_index(home) if row.status == "IN_PROGRESS"]
+    ended = RunStore(home).settle_lost()
+    rows = [
+        row for row in read_index(home) if row.status == "IN_PROGRESS" and row.run_id not in ended
+    ]
     if as_json:
         print_json({"running": [row.run_id for row in rows]})
     elif rows:

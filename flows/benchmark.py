@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -52,7 +52,7 @@ from flows.resources import (
     supervisor_for,
 )
 from flows.submission import Changes, beforehand, begun_id, found_by, open_run, share
-from tasks.report import report
+from tasks.report import conclude, report
 from tasks.session import RunSession, bound
 
 
@@ -290,7 +290,9 @@ def altered_artifacts(session: RunSession, cached: Iterable[Signature]) -> Itera
 
 
 def finish(session: RunSession, status: Status, error: str) -> RunRecord:
-    """The last task: judge, record, report.
+    """The last task: judge, record, report; without a task where Prefect has none to give.
+
+    A server that is gone by now costs its pages the summary, and the run nothing.
 
     Raises:
         Exception: A fault of Benchwright's own; the run is recorded as failed, with the fault.
@@ -298,11 +300,17 @@ def finish(session: RunSession, status: Status, error: str) -> RunRecord:
     settle(session)
     try:
         report.with_options(task_run_name="report", tags=["kind:report"])(status.value, error)
-    except Exception as fault:
-        why = f"its result could not be judged or reported: {fault!r}"
-        failed = replace(session.record, status=Status.FAILED, error=f"{error}\n{why}".strip())
-        session.folder.write_results(failed)
-        raise
+    except Exception as problem:
+        with suppress(BenchwrightError):
+            session.folder.event({"kind": "not_shown", "error": repr(problem)})
+    if session.finished is None:
+        try:
+            conclude(session, status, error)
+        except Exception as fault:
+            why = f"its result could not be judged or reported: {fault!r}"
+            failed = replace(session.record, status=Status.FAILED, error=f"{error}\n{why}".strip())
+            session.folder.write_results(failed)
+            raise
     assert session.finished is not None
     return session.finished
 

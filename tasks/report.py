@@ -6,20 +6,30 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from benchwright.record.run import Status
+from benchwright.record.run import RunRecord, Status
 from benchwright.report.artifact import render_artifact
 from benchwright.report.finish import finish_run
-from tasks.session import session
+from tasks.session import RunSession, session
 
 
 @task(name="report", persist_result=False, cache_policy=NO_CACHE)
 def report(status: str, error: str) -> None:
     """Judge the run, write its record and report, and show a summary in Prefect's pages."""
     run = session()
+    finished = conclude(run, Status(status), error)
+    create_markdown_artifact(
+        key=artifact_key(run.folder.run_id),
+        markdown=render_artifact(finished),
+        description=f"Result of {run.folder.run_id}",
+    )
+
+
+def conclude(run: RunSession, status: Status, error: str) -> RunRecord:
+    """What of a run's end needs no Prefect server: judge it, write its record and its report."""
     run.finished = finish_run(
         run.folder,
         run.record,
-        status=Status(status),
+        status=status,
         error=error,
         samples=run.samples,
         prep=run.prep,
@@ -27,12 +37,8 @@ def report(status: str, error: str) -> None:
         findings=run.findings,
         fingerprint=run.fingerprint,
     )
-    create_markdown_artifact(
-        key=artifact_key(run.folder.run_id),
-        markdown=render_artifact(run.finished),
-        description=f"Result of {run.folder.run_id}",
-    )
     run.folder.event({"kind": "run_done", "status": run.finished.status.value})
+    return run.finished
 
 
 def artifact_key(run_id: str) -> str:

@@ -104,6 +104,24 @@ def write_once(path: Path, text: str, mode: int = FROZEN) -> None:
         sync_folder(path.parent)
 
 
+def keep_back(path: Path, size: int) -> None:
+    """Take `size` bytes of the disk, to be given back by removing the file when they are needed.
+
+    Raises:
+        BenchwrightError: The disk hasn't that much.
+    """
+    with _told(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+
 def append_line(path: Path, line: str, *, mode: int = PRIVATE, durable: bool = True) -> None:
     r"""Append one line, whole or not at all.
 

@@ -45,8 +45,16 @@ class RunLock:
                 where=Where(path),
                 hint="benchwright status --follow",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise BenchwrightError(
+                f"can't say that this process runs it: {error.strerror}",
+                where=Where(path),
+                hint=f"free space below {path.parent}",
+            ) from error
         self._descriptor: int | None = descriptor
         _held.add(self)
 

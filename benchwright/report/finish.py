@@ -1,6 +1,8 @@
-"""The end of a run: judged, recorded, reported, in that order, so that nothing is lost.
+"""The end of a run: recorded, judged, reported, and only then said to have ended.
 
-The record is written before the report is rendered: a fault in a picture costs no result.
+What it gave is recorded before anything is judged or rendered: a fault in a picture costs no
+result. Its status comes last: a run whose process is killed meanwhile has not ended, and `resume`
+judges and reports it from what it gave.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def finish_run(
         finished=datetime.now().astimezone().isoformat(timespec="seconds"),
         steps=dict(steps),
     )
-    folder.write_results(finished)
+    folder.write_results(replace(finished, status=Status.IN_PROGRESS, error="", finished=""))
     earlier = [
         prior
         for prior in priors(folder.home, view.config.domain, view.config.recipe)
@@ -69,8 +71,8 @@ def finish_run(
     ]
     judgement = judge_run(view, earlier)
     finished = replace(finished, view=replace(view, judgement=judgement, tag=judgement.tag))
-    folder.write_results(finished)
     around = background(finished)
     folder.write_report("report.md", render_markdown(finished, around))
     folder.write_report("report.html", render_html(finished, around))
+    folder.write_results(finished)
     return finished

@@ -446,7 +446,7 @@ import subprocess, sys
 from dataclasses import replace
 from pathlib import Path
 home = Path(sys.argv[1])
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(home)], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(home)], check=True)
 from benchwright.errors import BenchwrightError
 from tests.record.test_store import start, finish
 folder = start(home)
@@ -480,19 +480,55 @@ print(len(said), all("the disk is full" in s for s in said), kept, same, left)
 """
 
 
-def test_a_full_disk_leaves_the_earlier_record_and_is_said(tmp_path: Path) -> None:
+def _alone(script: str, home: Path) -> str:
+    """What a script prints that runs with a mount namespace of its own."""
     command = ["unshare", "--mount", "--map-root-user"]
     can = shutil.which("unshare") and not subprocess.run([*command, "true"], check=False).returncode
     require(bool(can), "a mount namespace of one's own (unshare --mount --map-root-user)")
     done = subprocess.run(
-        [*command, sys.executable, "-c", _ON_A_FULL_DISK, str(tmp_path)],
+        [*command, sys.executable, "-c", script, str(home)],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parents[2],
     )
     assert done.stderr == ""
-    assert done.stdout == "4 True True True []\n"
+    return done.stdout
+
+
+def test_a_full_disk_leaves_the_earlier_record_and_is_said(tmp_path: Path) -> None:
+    assert _alone(_ON_A_FULL_DISK, tmp_path) == "4 True True True []\n"
+
+
+_LAST_WORDS = """
+import subprocess, sys
+from dataclasses import replace
+from pathlib import Path
+home = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)], check=True)
+from benchwright.record.index import read_index, rebuild_index
+from benchwright.record.run import Status
+from tests.record.test_store import start
+folder, lost = start(home), start(home)
+lost.lock().release()
+lock = folder.lock()
+filler = open(home / "filler", "wb", buffering=0)
+try:
+    while True:
+        filler.write(b"x" * 512)
+except OSError:
+    pass
+folder.write_results(replace(folder.read(), status=Status.FAILED, error="the disk is full"))
+lost.settle()
+rows = read_index(home)
+print([row.status for row in sorted(rows, key=lambda row: row.status)], folder.read().error)
+print(rows == rebuild_index(home), len(list(home.glob("runs/*/.reserve"))))
+"""
+
+
+def test_a_run_has_room_for_its_end_on_a_full_disk(tmp_path: Path) -> None:
+    said = _alone(_LAST_WORDS, tmp_path).splitlines()
+    assert said == ["['FAILED', 'INTERRUPTED'] the disk is full", "True 0"]
 
 
 def test_a_reclassified_run_has_its_tag_and_its_audit_wherever_it_is_read(tmp_path: Path) -> None:
