@@ -95,7 +95,12 @@ class Difference:
 
 
 class GateRefused(BenchwrightError):
-    """A fairness gate or a plan-time challenge refused; `differences` says why, row by row."""
+    """A fairness gate or a plan-time challenge refused.
+
+    Attributes:
+        differences: Why, row by row.
+        columns: What the rows' `left` and `right` are, as the heads of a table.
+    """
 
     exit_code = 3
 
@@ -107,9 +112,11 @@ class GateRefused(BenchwrightError):
         where: Where | None = None,
         expected: str | None = None,
         hint: str | None = None,
+        columns: tuple[str, str] = ("A", "B"),
     ) -> None:
         super().__init__(what, where=where, expected=expected, hint=hint)
         self.differences = tuple(differences)
+        self.columns = columns
 
 
 class StageFailed(BenchwrightError):

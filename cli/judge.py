@@ -62,15 +62,24 @@ def analyze(run: str, home: str | None, as_json: bool) -> None:
     from benchwright.record.prior import priors
     from benchwright.record.run_id import find_run
     from benchwright.record.store import RunStore
+    from benchwright.report.sections import command_in_place
 
     place = open_home(home)
-    view = RunStore(place).open(find_run(place, run)).view()
+    record = RunStore(place).open(find_run(place, run)).read()
+    view = record.view
     earlier = [
         prior
-        for prior in priors(place, view.config.domain, view.config.recipe)
+        for prior in priors(
+            place,
+            view.config.domain,
+            view.config.recipe,
+            config_hash=view.config_hash,
+            before=view.run_id,
+            like=view.config,
+        )
         if prior.created < view.created and prior.run_id != view.run_id
     ]
-    findings = read(view, earlier)
+    findings = read(view, earlier, command_in_place(record))
     if as_json:
         print_json({"run_id": view.run_id, "findings": [asdict(item) for item in findings]})
     else:

@@ -81,7 +81,7 @@ def print_error(problem: BenchwrightError | click.ClickException, *, as_json: bo
     click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
     if isinstance(problem, GateRefused) and problem.differences:
         print_table(
-            ("what", "A", "B", "why it matters"),
+            ("what", *problem.columns, "why it matters"),
             [(row.field, row.left, row.right, row.why) for row in problem.differences],
             stream=sys.stderr,
         )

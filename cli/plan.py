@@ -46,10 +46,12 @@ def plan(
     made = make_plan(resolved, open_home(home), os.environ)
     if as_json:
         refuse_challenged(made, because)
-        print_json(plan_json(made))
+        print_json({**plan_json(made), "because": because})
         return
     show_plan(made)
     refuse_challenged(made, because)
+    if made.challenges:
+        show_overridden(made, str(because))
 
 
 def plan_json(made: Plan) -> dict[str, Any]:
@@ -169,6 +171,17 @@ def show_cost(cost: CostEstimate) -> None:
     print_table(("stage", "launches x GPUs", "GPU-hours", "cost", "basis"), rows)
     total = f"{known(cost.gpu_hours, 'GPU-hours')}, {known(cost.usd, 'USD')}"
     console().print(f"in all: {total} ({cost.prices})", markup=False)
+
+
+def show_overridden(made: Plan, because: str) -> None:
+    """Print the challenges that the run would go on in spite of, and the reason."""
+    out = console()
+    out.print()
+    print_table(
+        ("challenge", "argument", "why it matters"),
+        [(item.code, item.argument, item.reason) for item in made.challenges],
+    )
+    out.print(f"overridden, and kept in the record: {because}", markup=False, soft_wrap=True)
 
 
 def value_rows(made: Plan) -> list[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from benchwright.judgement.decide import Contrast, contrast, reach
 from benchwright.judgement.detectable import units_needed
 from benchwright.judgement.gate2 import is_evaluation
 from benchwright.judgement.hypothesis import Expectation, expectations, named_metrics, unknown_names
+from benchwright.judgement.kin import of_one_kind
 from benchwright.judgement.reproduction import CITABLE
 from benchwright.judgement.statistics import deviation, mean
 from benchwright.judgement.tags import MORE_THAN_ONE_TREATMENT
@@ -268,8 +269,7 @@ def _asks_the_same(config: BenchmarkConfig, earlier: BenchmarkConfig) -> bool:
     """
     asked, answered = set(_treatments(config)), set(_treatments(earlier))
     return (
-        config.domain == earlier.domain
-        and config.recipe == earlier.recipe
+        of_one_kind(config, earlier)
         and config.treatment_variable == earlier.treatment_variable
         and asked <= answered
         and _texts(config) == _texts(earlier)
@@ -327,8 +327,7 @@ def _latest_like(config: BenchmarkConfig, priors: Sequence[RunView]) -> RunView 
         prior
         for prior in priors
         if prior.tag in CITABLE
-        and prior.config.domain == config.domain
-        and prior.config.recipe == config.recipe
+        and of_one_kind(config, prior.config)
         and names & {metric.name for metric in prior.config.metrics}
     ]
     return max(like, key=lambda prior: prior.created, default=None)

@@ -16,6 +16,7 @@ from benchwright.judgement.judge import (
     measured_metrics,
     result_findings,
     with_guardrails,
+    without_wins,
 )
 from benchwright.judgement.tags import Evidence, tag
 from benchwright.judgement.units import UnitKind, Units, pair, units_of
@@ -81,21 +82,22 @@ def compare_runs(a: RunView, b: RunView, allow: Sequence[str] = ()) -> Compariso
     if refused:
         raise _refusal(a, b, refused, fields=[row.field for row in grounds.differences])
 
+    code = [row.field for row in grounds.allowed if row.field.startswith("code.")]
+    code += [row.field for row in config_rows if gate1.is_code(row.field)]
+    evidence = gate1.evidence_between(a, b, code_differs=bool(code))
     contrasts, guards = _contrasts(a, b)
     _refuse_other_items(a, b, contrasts)
     verdicts = decide(contrasts)
     guardrails = tuple(result for one in guards for result in guard(one))
     verdicts = with_guardrails(verdicts, guardrails)
-    treatment = words.listed(
-        [row.field for row in config_rows]
-        or [row.field for row in grounds.allowed if row.field.startswith("code.")]
-    )
+    verdicts = without_wins(verdicts, [finding for finding in evidence if finding.failure])
+    treatment = words.listed([row.field for row in config_rows] or code)
     findings = by_weight(
         [
             *_allowed(grounds.allowed),
             *_unknown(grounds.unknowns),
             *_origins(a, b),
-            *_evidence(b, treatment),
+            *evidence,
             *result_findings(verdicts, guardrails),
             *_nothing_differs(a, b, treatment),
         ]
@@ -134,13 +136,17 @@ def _refusal(
 
 
 def _refuse_unreliable(a: RunView, b: RunView) -> None:
-    """An UNRELIABLE run is never compared (gate 1, rule 4)."""
+    """An UNRELIABLE run is never compared (gate 1, rule 4).
+
+    What was recorded is not taken on trust: drift and a configuration that was changed after it
+    was planned are looked for again.
+    """
     rows = []
     for view in (a, b):
-        drifted = gate1.drift(view)
-        if view.tag is Tag.UNRELIABLE or drifted:
-            if drifted:
-                reason = drifted[0].message
+        broken = (*gate1.changed_after_planning(view), *gate1.drift(view))
+        if view.tag is Tag.UNRELIABLE or broken:
+            if broken:
+                reason = broken[0].message
             elif view.judgement is not None and view.judgement.tag is Tag.UNRELIABLE:
                 reason = view.judgement.tag_reason
             else:
@@ -277,17 +283,6 @@ def _origins(a: RunView, b: RunView) -> Iterable[Finding]:
                 f"{view.run_id} is QUALIFIED: {view.judgement.tag_reason}",
                 caveat=True,
             )
-
-
-def _evidence(b: RunView, treatment: str) -> Iterable[Finding]:
-    """Where the treatment is code, whether evidence says that it ran (gate 1, rule 6)."""
-    if treatment.startswith("code.") and b.config.code_evidence is None:
-        yield Finding(
-            "no-code-evidence",
-            f"The runs differ in {treatment}, and {b.run_id} names no evidence (`code_evidence`) "
-            "that the changed path ran.",
-            caveat=True,
-        )
 
 
 def _nothing_differs(a: RunView, b: RunView, treatment: str) -> Iterable[Finding]:

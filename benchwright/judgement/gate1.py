@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from pydantic import BaseModel
+
 from benchwright.errors import Difference, GateRefused
 from benchwright.execution.sample import LOG_EVIDENCE, Sample
 from benchwright.identity.canonical import config_hash
 from benchwright.identity.effective import compare_effective
 from benchwright.identity.effective import same_value as same_effective
 from benchwright.judgement import words
+from benchwright.judgement.kin import of_one_kind
 from benchwright.judgement.units import analysed
 from benchwright.judgement.verdict import Finding, Tag
 from benchwright.judgement.view import RunView
@@ -110,13 +113,9 @@ def missing_provenance(manifest: Manifest) -> tuple[str, ...]:
 
 
 def latest_reliable(config: BenchmarkConfig, priors: Sequence[RunView]) -> RunView | None:
-    """The latest RELIABLE run of the same domain and recipe."""
+    """The latest RELIABLE run of the same kind."""
     same = [
-        prior
-        for prior in priors
-        if prior.tag is Tag.RELIABLE
-        and prior.config.domain == config.domain
-        and prior.config.recipe == config.recipe
+        prior for prior in priors if prior.tag is Tag.RELIABLE and of_one_kind(config, prior.config)
     ]
     return max(same, key=lambda prior: prior.created, default=None)
 
@@ -184,6 +183,7 @@ def require_declared(
             differences=rows,
             expected="every parameter of the manifest under `params`, even at its default",
             hint="declare " + "; ".join(f"{row.field}: {row.right}" for row in rows),
+            columns=("this plan", "known value"),
         )
 
 
@@ -205,6 +205,7 @@ def require_justified(
             differences=rows,
             expected="each parameter inherited, the treatment, or justified",
             hint="give the earlier value, or a line `justified: {NAME: reason}` for each",
+            columns=("this plan", "latest RELIABLE run"),
         )
 
 
@@ -244,19 +245,8 @@ def treatment_never_ran(view: RunView) -> tuple[Finding, ...]:
     values = {
         arm.name: _effective_values(view.samples, arm, variable) for arm in expand_arms(view.config)
     }
-    silent = [name for name, seen in values.items() if not seen and analysed(view.samples, name)]
-    if silent:
-        return (
-            Finding(
-                "treatment-unread",
-                f"The measure stage of {words.listed(silent)} doesn't report which {variable} it "
-                'used: print it as `"effective": {...}`, or the treatment can only be taken on '
-                "trust.",
-                caveat=True,
-            ),
-        )
     arms = list(values)
-    return tuple(
+    same = [
         Finding(
             "treatment-never-ran",
             f"{other} and {one} ran with the same {variable}, {as_text(values[other][0])}: the "
@@ -267,17 +257,45 @@ def treatment_never_ran(view: RunView) -> tuple[Finding, ...]:
         for place, one in enumerate(arms)
         for other in arms[place + 1 :]
         if any(same_effective(left, right) for left in values[one] for right in values[other])
-    )
+    ]
+    silent = [name for name in arms if _is_silent(view.samples, name, variable)]
+    unread = [
+        Finding(
+            "treatment-unread",
+            f"The measure stage of {words.listed(silent)} doesn't report in every replicate which "
+            f'{variable} it used: print it as `"effective": {{...}}`, or the treatment can only '
+            "be taken on trust.",
+            caveat=True,
+        )
+    ]
+    return (*same, *(unread if silent else ()))
 
 
 def _effective_values(samples: Sequence[Sample], arm: Arm, variable: str) -> list[Value]:
     """The different values of a parameter that an arm's replicates report."""
-    reported = (
-        sample.measurement.effective[variable]
-        for sample in analysed(samples, arm.name)
-        if sample.measurement is not None and variable in sample.measurement.effective
+    return list(
+        {
+            as_text(value): value
+            for reported in _reports(samples, arm.name).values()
+            for value in (one[variable] for one in reported if variable in one)
+        }.values()
     )
-    return list({as_text(value): value for value in reported}.values())
+
+
+def _is_silent(samples: Sequence[Sample], arm: str, variable: str) -> bool:
+    """Whether an arm has a replicate none of whose stages reports a parameter."""
+    return any(
+        not any(variable in one for one in reported) for reported in _reports(samples, arm).values()
+    )
+
+
+def _reports(samples: Sequence[Sample], arm: str) -> dict[int, list[Mapping[str, Value]]]:
+    """What each replicate of an arm says it used, by its place in the order, stage by stage."""
+    found: dict[int, list[Mapping[str, Value]]] = {}
+    for sample in analysed(samples, arm):
+        if sample.measurement is not None:
+            found.setdefault(sample.order, []).append(sample.measurement.effective)
+    return found
 
 
 def unverified(view: RunView) -> tuple[Finding, ...]:
@@ -345,8 +363,12 @@ def _param_differences(left: BenchmarkConfig, right: BenchmarkConfig) -> list[Di
 
 
 def _stage_differences(left: BenchmarkConfig, right: BenchmarkConfig) -> list[Difference]:
-    """What the stages do, by stage and field. Limits and places of reading are left out."""
-    fields = ("kind", "cmd", "function", "needs", "inputs", "params", "env", "cwd", "host")
+    """What the stages do, by stage and field. What doesn't bear on a value (a time limit, a
+    memory budget, the names of artifacts) is left out."""
+    fields = (
+        *("kind", "cmd", "function", "needs", "inputs", "params", "env", "cwd", "host"),
+        *("metrics_from", "effective_from"),
+    )
     before = {stage.name: stage for stage in left.stages}
     after = {stage.name: stage for stage in right.stages}
     rows = []
@@ -366,14 +388,31 @@ def _stage_differences(left: BenchmarkConfig, right: BenchmarkConfig) -> list[Di
         rows += [
             Difference(
                 f"stages.{name}.{field}",
-                str(getattr(one, field)),
-                str(getattr(other, field)),
+                _shown(getattr(one, field)),
+                _shown(getattr(other, field)),
                 "The stage does something else.",
             )
             for field in fields
             if getattr(one, field) != getattr(other, field)
         ]
+        rows += [
+            Difference(
+                f"stages.{name}.resources.{kind}",
+                str(getattr(one.resources, kind)),
+                str(getattr(other.resources, kind)),
+                "Other devices do the work at another speed.",
+            )
+            for kind in ("gpus", "tpus")
+            if getattr(one.resources, kind) != getattr(other.resources, kind)
+        ]
     return rows
+
+
+def _shown(value: object) -> str:
+    """A stage's field as text; what isn't there is absent."""
+    if isinstance(value, BaseModel):
+        return value.model_dump_json(exclude_defaults=True)
+    return ABSENT if value in (None, (), {}) else str(value)
 
 
 # Rule 6: evidence that changed code ran
@@ -403,8 +442,8 @@ def code_evidence(view: RunView) -> tuple[Finding, ...]:
     shown = f"the counter {name}" if evidence.counter else f"a line like {evidence.log_line!r}"
     found = []
     for arm in expand_arms(view.config):
-        replicates = analysed(view.samples, arm.name)
-        ran = sum(_above_zero(sample, name) for sample in replicates)
+        replicates = _reports(view.samples, arm.name).values()
+        ran = sum(_above_zero(reported, name) for reported in replicates)
         wrong = (
             ran
             if arm.is_baseline and len(view.config.treatment_values)
@@ -426,14 +465,69 @@ def code_evidence(view: RunView) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _above_zero(sample: Sample, name: str) -> bool:
-    """Whether a replicate reports a count above zero under that name."""
-    value = sample.measurement.effective.get(name) if sample.measurement else None
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return False
-    return isinstance(value, int | float) and value > 0
+def evidence_between(a: RunView, b: RunView, code_differs: bool) -> tuple[Finding, ...]:
+    """Rule 6 over two runs: whether the changed code ran in B, and not in A.
+
+    Args:
+        a: The baseline.
+        b: The run whose configuration may name evidence; what it has of it in itself was judged
+            when it ended.
+        code_differs: Whether the runs differ in code.
+    """
+    evidence = b.config.code_evidence
+    if evidence is None:
+        if not code_differs:
+            return ()
+        return (
+            Finding(
+                "no-code-evidence",
+                f"The runs differ in code, and {b.run_id} names no evidence (`code_evidence`) that "
+                "the changed path ran.",
+                caveat=True,
+            ),
+        )
+    if b.config.treatment_variable is not None:
+        return ()  # its own arms hold the evidence, present and absent
+    name = evidence.counter or LOG_EVIDENCE
+    before = [
+        reported
+        for arm in expand_arms(a.config)
+        for reported in _reports(a.samples, arm.name).values()
+    ]
+    ran = sum(_above_zero(reported, name) for reported in before)
+    if ran:
+        return (
+            Finding(
+                "code-evidence",
+                f"The evidence of the changed code, {evidence.counter or 'its line in the log'}, "
+                f"is in {ran} of {words.count(len(before), 'replicate')} of the baseline "
+                f"{a.run_id} too: the same path ran in both.",
+                number=float(ran),
+                limit=0.0,
+                failure=True,
+            ),
+        )
+    if not all(any(name in stage for stage in reported) for reported in before):
+        return (
+            Finding(
+                "no-code-evidence",
+                f"{a.run_id} didn't look for the evidence of the changed code, so nothing says "
+                "that the changed path didn't run there.",
+                caveat=True,
+            ),
+        )
+    return ()
+
+
+def _above_zero(reported: Iterable[Mapping[str, Value]], name: str) -> bool:
+    """Whether one of a replicate's stages reports a count above zero under that name."""
+    for stage in reported:
+        value = stage.get(name)
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                continue
+        if isinstance(value, int | float) and value > 0:
+            return True
+    return False

@@ -229,6 +229,7 @@ def not_finite(view: RunView) -> tuple[Finding, ...]:
 def failures(view: RunView) -> tuple[Finding, ...]:
     """Replicates that failed, that a guard ended, and work that was skipped."""
     found: list[Finding] = []
+    skipped = view.expected is not None and len(view.samples) < view.expected
     groups: dict[tuple[str, str, bool, EndReason], list[Sample]] = {}
     for sample in view.samples:
         if not sample.ok:
@@ -245,12 +246,13 @@ def failures(view: RunView) -> tuple[Finding, ...]:
                 f"{'was ended by the guard' if guard else 'failed'}: {why}.",
                 number=float(len(failed)),
                 limit=0.0,
-                caveat=warmup and not guard,
-                failure=guard or not warmup,
+                # A warm-up that failed and ended the run is what became of it.
+                caveat=warmup and not guard and not skipped,
+                failure=guard or not warmup or skipped,
                 arm=arm,
             )
         )
-    if view.expected is not None and len(view.samples) < view.expected:
+    if view.expected is not None and skipped:
         found.append(
             Finding(
                 "work-skipped",

@@ -9,6 +9,7 @@ from benchwright.judgement import gate1, gate2
 from benchwright.judgement.decide import MIN_UNITS, contrast, decide, summarise
 from benchwright.judgement.guardrails import floor, guard
 from benchwright.judgement.hypothesis import judge_hypothesis, named_metrics
+from benchwright.judgement.kin import of_one_kind
 from benchwright.judgement.reproduction import Reproduction, reproduction, unconfirmed
 from benchwright.judgement.stability import stability, trend_of_effect
 from benchwright.judgement.tags import MORE_THAN_ONE_TREATMENT, Evidence, tag
@@ -27,7 +28,16 @@ from benchwright.spec.arms import Arm, expand_arms
 from benchwright.spec.model import BenchmarkConfig, Metric, Role
 
 WITHHOLDING = frozenset(
-    {"drift", "treatment-never-ran", "evaluation-differs", "order", "config-changed"}
+    {
+        "altered-artifact",
+        "code-evidence",
+        "config-changed",
+        "drift",
+        "evaluation-differs",
+        "items-differ",
+        "order",
+        "treatment-never-ran",
+    }
 )
 """Findings after which nothing is compared: the arms were not what they were to be."""
 
@@ -69,6 +79,7 @@ def judge_run(view: RunView, priors: Sequence[RunView] = ()) -> Judgement:
     verdicts = decide(contrasts)
     guardrails = _guardrails(metrics, baseline, treatments)
     verdicts = with_guardrails(verdicts, guardrails)
+    verdicts = without_wins(verdicts, [finding for finding in findings if finding.failure])
     findings += result_findings(() if withheld else verdicts, guardrails)
     findings += _stability(view, arms, metrics)
 
@@ -206,6 +217,16 @@ def with_guardrails(
     return tuple(done)
 
 
+def without_wins(verdicts: Sequence[Verdict], failures: Sequence[Finding]) -> tuple[Verdict, ...]:
+    """Take the wins from a run that failed a gate: what it says may not be cited."""
+    if not failures:
+        return tuple(verdicts)
+    why = f"No win: the run failed a gate. {failures[0].message}"
+    return tuple(
+        replace(one, win=False, reasons=(*one.reasons, why)) if one.win else one for one in verdicts
+    )
+
+
 def result_findings(
     verdicts: Sequence[Verdict], guardrails: Sequence[GuardrailResult]
 ) -> Iterable[Finding]:
@@ -288,8 +309,7 @@ def _has_company(view: RunView, priors: Sequence[RunView]) -> bool:
     return any(
         prior.run_id != view.run_id
         and prior.created <= view.created
-        and prior.config.domain == view.config.domain
-        and prior.config.recipe == view.config.recipe
+        and of_one_kind(view.config, prior.config)
         and prior.tag not in (None, Tag.UNRELIABLE)
         for prior in priors
     )

@@ -77,6 +77,11 @@ def other_ground(view: RunView, prior: RunView) -> tuple[str, ...]:
     return (*(row.field for row in grounds.differences), *blind)
 
 
+def confirming(view: RunView, priors: Sequence[RunView]) -> RunView | None:
+    """The earlier run that this one is held against: the latest candidate on the same ground."""
+    return next((p for p in candidates(view, priors) if not other_ground(view, p)), None)
+
+
 def unconfirmed(view: RunView, priors: Sequence[RunView]) -> str:
     """Why the latest run with the same configuration can't confirm this one.
 
@@ -110,8 +115,7 @@ def reproduction(
     Returns:
         What the earlier run says; None where there is none.
     """
-    same = (prior for prior in candidates(view, priors) if not other_ground(view, prior))
-    earlier = next(same, None)
+    earlier = confirming(view, priors)
     if earlier is None or earlier.judgement is None:
         return None
     primary = [metric for metric in view.config.metrics if metric.role is Role.PRIMARY]

@@ -14,6 +14,7 @@ from benchwright.judgement import words
 from benchwright.judgement.decide import MIN_UNITS
 from benchwright.judgement.gate2 import IDENTIFYING
 from benchwright.judgement.judge import by_weight, judge_run
+from benchwright.judgement.kin import of_one_kind
 from benchwright.judgement.reproduction import CITABLE
 from benchwright.judgement.stability import SPREAD_LIMIT
 from benchwright.judgement.verdict import Decision, Finding, Judgement, Tag, Verdict
@@ -54,7 +55,8 @@ def analyze(view: RunView, priors: Sequence[RunView] = (), rerun: str = "") -> t
         ]
     )
     command = rerun or f"benchwright run $BENCHMARK_HOME/runs/{view.run_id}/config.yaml"
-    return (*findings, *next_steps(view, judgement, findings, command))
+    kin = [prior for prior in before if of_one_kind(view.config, prior.config)]
+    return (*findings, *next_steps(view, judgement, findings, command, kin))
 
 
 def _steadiness(view: RunView, judgement: Judgement) -> Iterable[Finding]:
@@ -109,8 +111,7 @@ def plausibility(
         for prior in priors
         if prior.tag in CITABLE
         and prior.judgement is not None
-        and prior.config.domain == view.config.domain
-        and prior.config.recipe == view.config.recipe
+        and of_one_kind(view.config, prior.config)
     ]
     found: list[Finding] = []
     for verdict in judgement.verdicts:
@@ -233,7 +234,11 @@ def _nothing_wrong(judgement: Judgement) -> Iterable[Finding]:
 
 
 def next_steps(
-    view: RunView, judgement: Judgement, findings: Sequence[Finding], command: str
+    view: RunView,
+    judgement: Judgement,
+    findings: Sequence[Finding],
+    command: str,
+    earlier: Sequence[RunView] = (),
 ) -> tuple[Finding, ...]:
     """What to do next, each with its command; the most useful first.
 
@@ -242,44 +247,72 @@ def next_steps(
         judgement: What was said of it.
         findings: All that the sceptic found.
         command: The command that runs it again.
+        earlier: Runs of its kind, the newest last.
     """
     codes = {finding.code for finding in findings}
-    steps: list[str] = []
+    steps: list[tuple[str, str]] = []
     if "drift" in codes or "treatment-never-ran" in codes:
         steps.append(
-            "Find out why the system under test didn't use the declared values, then run it "
-            f"again: {command}"
+            (
+                "Find out why the system under test didn't use the declared values, then run it "
+                "again",
+                command,
+            )
         )
     if codes & {"replicate-failed", "guard-ended", "work-skipped"}:
-        steps.append(f"Read the logs of the failed replicates: benchwright status {view.run_id}")
+        steps.append(
+            ("Read the logs of the failed replicates", f"benchwright status {view.run_id}")
+        )
+    if "code-evidence" in codes:
+        steps.append(
+            (
+                "Find out why the changed code ran in the baseline, or not in the treatment, then "
+                "run it again",
+                command,
+            )
+        )
     primary = {metric.name for metric in view.config.metrics if metric.role is Role.PRIMARY}
     shaky = {finding.code for finding in findings if finding.metric in primary} & _UNSTEADY
     if shaky:
-        steps.append("See what disturbs the machine: benchwright doctor")
+        steps.append(("See what disturbs the machine", "benchwright doctor"))
     replicates = view.config.replication.replicates
     wanted = _replicates_wanted(judgement, replicates)
     if wanted is not None:
-        steps.append(f"Run it with enough replicates to decide: {command} --replicates {wanted}")
+        steps.append(
+            ("Run it with enough replicates to decide", f"{command} --replicates {wanted}")
+        )
     elif any(verdict.decision is Decision.INCONCLUSIVE for verdict in judgement.verdicts):
         steps.append(
-            "No practicable number of replicates decides this with the spread seen: quiet the "
-            "machine, or measure longer in each replicate. benchwright doctor"
+            (
+                "No practicable number of replicates decides this with the spread seen: quiet the "
+                "machine, or measure longer in each replicate",
+                "benchwright doctor",
+            )
         )
     if judgement.tag is Tag.QUALIFIED and not (shaky & {"spread", "modes"}):
-        steps.append(f"Run it once more, unchanged, to see whether it reproduces: {command}")
+        steps.append(("Run it once more, unchanged, to see whether it reproduces", command))
     if codes & {"too-good", "surprising", "weak-baseline"}:
         steps.append(
-            "Run it again with another seed of the order, and compare the outputs of both arms: "
-            f"{command}"
+            (
+                "Compare what both arms put out, and count the work that each did, then run it "
+                "again",
+                command,
+            )
         )
     if len(judgement.summaries) < 2 and "no-treatment" not in codes:
+        other = next((run.run_id for run in reversed(earlier) if run.tag in CITABLE), "EARLIER")
         steps.append(
-            "Compare it with an earlier run of the same kind: "
-            f"benchwright compare EARLIER {view.run_id}"
+            (
+                "Compare it with an earlier run of the same kind",
+                f"benchwright compare {other} {view.run_id}",
+            )
         )
+    if not steps and any(finding.failure for finding in findings):
+        steps.append(("Mend what failed, then run it again", command))
     if not steps:
-        steps.append(f"Nothing is open. To run it again: {command}")
-    return tuple(Finding("next", step) for step in dict.fromkeys(steps))
+        again = f"{command} --because 'its answer is known'"
+        steps.append(("Nothing is open. To run it once more all the same", again))
+    return tuple(Finding("next", purpose, command=line) for purpose, line in dict.fromkeys(steps))
 
 
 def _replicates_wanted(judgement: Judgement, now: int) -> int | None:

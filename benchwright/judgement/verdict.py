@@ -120,6 +120,7 @@ class Finding:
         caveat: Whether it keeps the run from being more than QUALIFIED.
         failure: Whether it makes the run UNRELIABLE.
         metric, arm: What it speaks of, where it is one.
+        command: For a next step: what to type, exactly.
     """
 
     code: str
@@ -130,6 +131,7 @@ class Finding:
     failure: bool = False
     metric: str = ""
     arm: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)

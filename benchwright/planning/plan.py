@@ -111,7 +111,7 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
     config = resolved.config
     check_treatment(config, config.stages)
     hashed = config_hash(config)
-    earlier = priors(home, config.domain, config.recipe, config_hash=hashed)
+    earlier = priors(home, config.domain, config.recipe, config_hash=hashed, like=config)
     require_declared(config, resolved.manifest, earlier)
     require_justified(config, resolved.manifest, earlier)
     arms = expand_arms(config)
@@ -221,7 +221,7 @@ def refuse_challenged(plan: Plan, because: str | None) -> None:
     Raises:
         GateRefused: With every argument as a row.
     """
-    if plan.challenges and not because:
+    if plan.challenges and not (because or "").strip():
         raise GateRefused(
             f"the plan is challenged: {plan.challenges[0].argument}",
             differences=[
@@ -229,6 +229,7 @@ def refuse_challenged(plan: Plan, because: str | None) -> None:
                 for item in plan.challenges
             ],
             hint="change the plan, or say why it is right: --because TEXT (kept in the record)",
+            columns=("argument", "what to change"),
         )
 
 

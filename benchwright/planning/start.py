@@ -22,7 +22,8 @@ def create_run(plan: Plan, home: Path, *, because: str | None, name: str = "") -
     """
     config = plan.config
     measures = len(plan.stages(StageKind.MEASURE))
-    overrides = {item.code: because for item in plan.challenges if because}
+    reason = (because or "").strip()
+    overrides = {item.code: reason for item in plan.challenges} if reason else {}
     return RunStore(home).create(
         config,
         slug(name or config.recipe or config.domain),

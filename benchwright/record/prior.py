@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchwright.errors import BadInput
+from benchwright.judgement.kin import of_one_kind
 from benchwright.record.index import IndexRow, config_prefix, read_index
 from benchwright.record.run import Status
 from benchwright.record.store import RunFolder
 
 if TYPE_CHECKING:
     from benchwright.judgement.view import RunView
+    from benchwright.spec.model import BenchmarkConfig
 
 MOST_PRIORS = 20
 """Latest runs that are read: a record costs some tens of milliseconds, and older ones say less."""
 
 CITABLE = ("RELIABLE", "QUALIFIED")
 """Tags of the runs that may be cited or serve as a baseline."""
+
+MOST_STRANGERS = 200
+"""Runs of another kind that are passed over in search of one's own; a configuration costs a few
+milliseconds to read."""
 
 
 def priors(
@@ -29,6 +35,7 @@ def priors(
     before: str | None = None,
     most: int = MOST_PRIORS,
     samples: bool = True,
+    like: BenchmarkConfig | None = None,
 ) -> tuple[RunView, ...]:
     """The completed runs of a domain and recipe, the newest last.
 
@@ -42,18 +49,38 @@ def priors(
         before: A run id; only the runs that the index lists before it count.
         most: How many of the latest runs are read.
         samples: Whether to read the replicates.
+        like: An experiment; without a recipe, runs of other kinds (`of_one_kind`) don't count.
 
     Returns:
         Views with the tags as they are now. A run that can't be read is left out.
     """
     rows = _rows(home, domain, recipe, before)
-    wanted = set(rows[-most:]) if most else set()
-    wanted.update([row for row in rows if row.tag == "RELIABLE"][-1:])
-    if config_hash is not None:
-        same = config_prefix(config_hash)
-        wanted.update([row for row in rows if row.config == same][-most:])
+    same = config_prefix(config_hash) if config_hash is not None else None
+    strange = like if recipe is None else None
+    wanted: set[IndexRow] = set()
+    latest = repeats = strangers = 0
+    reliable = False
+    for row in reversed(rows):
+        repeat = row.config == same and repeats < most
+        if not (repeat or latest < most or (row.tag == "RELIABLE" and not reliable)):
+            continue
+        if strange is not None and not repeat and not _is_kin(home, row, strange):
+            strangers += 1
+            if strangers == MOST_STRANGERS:
+                break
+            continue
+        wanted.add(row)
+        latest, repeats = latest + 1, repeats + repeat
+        reliable = reliable or row.tag == "RELIABLE"
     views = (_view(home, row, samples) for row in rows if row in wanted)
     return tuple(view for view in views if view is not None)
+
+
+def _is_kin(home: Path, row: IndexRow, like: BenchmarkConfig) -> bool:
+    try:
+        return of_one_kind(like, RunFolder(home, row.run_id).config())
+    except BadInput:
+        return False
 
 
 def latest_reliable(

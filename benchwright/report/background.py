@@ -41,6 +41,7 @@ def background(record: RunRecord) -> Background:
             before=view.run_id,
             most=_PRIORS_SHOWN,
             samples=False,
+            like=view.config,
         ),
         notes=by_id(home, record.lessons),
     )

@@ -15,7 +15,9 @@ from typing import Any
 from benchwright.execution.sample import PrepResult, Sample
 from benchwright.identity.fingerprint import Fingerprint
 from benchwright.judgement.judge import judge_run
+from benchwright.judgement.reproduction import confirming
 from benchwright.judgement.verdict import Finding
+from benchwright.record.audit import record_comparison
 from benchwright.record.prior import priors
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import RunFolder
@@ -66,11 +68,21 @@ def finish_run(
     folder.write_results(replace(finished, status=Status.IN_PROGRESS, error="", finished=""))
     earlier = [
         prior
-        for prior in priors(folder.home, view.config.domain, view.config.recipe)
+        for prior in priors(
+            folder.home,
+            view.config.domain,
+            view.config.recipe,
+            config_hash=view.config_hash,
+            like=view.config,
+        )
         if prior.run_id != view.run_id
     ]
     judgement = judge_run(view, earlier)
     finished = replace(finished, view=replace(view, judgement=judgement, tag=judgement.tag))
+    held_against = confirming(view, earlier)
+    if held_against is not None:
+        # Lowering that run's tag later has to flag this one: its own stands on it.
+        record_comparison(folder.home, held_against.run_id, view.run_id, "reproduction")
     around = background(finished)
     folder.write_report("report.md", render_markdown(finished, around))
     folder.write_report("report.html", render_html(finished, around))

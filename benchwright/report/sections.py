@@ -548,11 +548,18 @@ def run_command(record: RunRecord) -> str:
     return shlex.join(["benchwright", "run", f"{folder / 'config.yaml'}"])
 
 
-def _again(record: RunRecord, around: Background) -> Iterable[Block]:
+def command_in_place(record: RunRecord) -> str:
+    """The same, for a terminal that stands in any folder."""
     command = run_command(record)
     if record.command and record.cwd:
-        command = f"cd {shlex.quote(record.cwd)} && {command}"
-    yield Commands(((command, "The same experiment, in random order from the same seed"),))
+        return f"cd {shlex.quote(record.cwd)} && {command}"
+    return command
+
+
+def _again(record: RunRecord, around: Background) -> Iterable[Block]:
+    yield Commands(
+        ((command_in_place(record), "The same experiment, in random order from the same seed"),)
+    )
     replication = record.view.config.replication
     yield Facts(
         (

@@ -48,6 +48,8 @@ _STYLES = {
 
 _LABEL_WIDTH = 13
 
+_FIGURES = ("metric", "arm", "n", "mean", "median", "min", "max", "spread")
+
 
 class _Page:
     """Lines for a terminal, collected."""
@@ -193,7 +195,7 @@ def _arms(page: _Page, record: RunRecord) -> None:
                 rows.append((shown, arm, *_figures(summary, metric)))
                 shown = ""
     page.line()
-    page.table(("metric", "arm", "n", "mean", "median", "min", "max", "spread"), rows, range(2, 8))
+    page.table(_FIGURES, rows, range(2, 8))
 
 
 def _figures(summary: ArmSummary, metric: Any) -> tuple[str, ...]:
@@ -225,6 +227,7 @@ def render_comparison(comparison: Comparison, *, color: bool = False) -> str:
     page = _Page(color)
     page.line(f"{comparison.right} against {comparison.left}", "bold")
     page.line(f"what differs: {comparison.treatment or 'nothing that is recorded'}")
+    _compared_arms(page, comparison.verdicts)
     page.line()
     _verdicts(page, comparison.verdicts)
     _guardrails(page, comparison.guardrails)
@@ -237,24 +240,38 @@ def render_comparison(comparison: Comparison, *, color: bool = False) -> str:
     return page.text()
 
 
+def _compared_arms(page: _Page, verdicts: Sequence[Verdict]) -> None:
+    """The figures of both runs, for each metric that has a verdict."""
+    rows: list[tuple[str, ...]] = []
+    for verdict in verdicts:
+        metric = verdict.metric
+        shown = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
+        rows.append((shown, verdict.baseline.arm, *_figures(verdict.baseline, metric)))
+        rows.append(("", verdict.treatment.arm, *_figures(verdict.treatment, metric)))
+    if rows:
+        page.line()
+        page.table(_FIGURES, rows, range(2, 8))
+
+
 def render_analysis(view: RunView, findings: Sequence[Finding], *, color: bool = False) -> str:
     """A sceptic's reading of a run: what was seen, the number, the limit, what to do next."""
     from benchwright.record.run import RunRecord, Status
-    from benchwright.report.sections import next_steps, title
+    from benchwright.report.sections import title
 
-    status = Status.COMPLETED if view.judgement is not None else Status.FAILED
-    record = RunRecord(view, status)
     page = _Page(color)
-    page.line(title(record), "bold")
+    page.line(title(RunRecord(view, Status.COMPLETED)), "bold")
     page.line(f"{view.run_id}: {view.tag or 'not judged'}")
     page.line()
-    _findings(page, findings)
-    if not findings:
+    seen = [finding for finding in findings if finding.code != "next"]
+    _findings(page, seen)
+    if not seen:
         page.line("Nothing to object to was found in the record.")
     page.line()
-    for command, purpose in next_steps(record):
-        page.labelled("next", [f"{purpose}:"], "bold")
-        page.exact("", command)
+    for step in findings:
+        if step.code == "next":
+            page.labelled("next", [f"{step.message}:" if step.command else step.message], "bold")
+            if step.command:
+                page.exact("", step.command)
     return page.text()
 
 

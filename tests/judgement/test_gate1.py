@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from benchwright.errors import GateRefused
-from benchwright.execution.sample import LOG_EVIDENCE, Sample
+from benchwright.execution.sample import LOG_EVIDENCE, Measurement, Sample
 from benchwright.judgement import gate1
 from benchwright.judgement.compare import compare_runs
 from benchwright.judgement.judge import judge_run
 from benchwright.judgement.verdict import Decision, Finding, Tag
 from benchwright.judgement.view import RunView
 from benchwright.spec.manifest import Manifest, ManifestEntry
-from benchwright.spec.model import CodeEvidence
+from benchwright.spec.model import CodeEvidence, MetricsFrom, Resources
 from tests.judgement.views import FAST, SLOW, again, codes, config, judged, measured, view
 
 MANIFEST = Manifest(
@@ -271,3 +271,99 @@ def test_gate_1_rule_6_a_line_of_the_log_counts_as_evidence() -> None:
         ),
     )
     assert "code-evidence" not in codes(judge_run(run).findings)
+
+
+def test_gate_1_rule_6_without_its_evidence_a_run_decides_nothing() -> None:
+    (verdict,) = judge_run(counted(3, 7)).verdicts
+    assert verdict.decision is Decision.NO_VERDICT
+    assert "ran in the baseline" in verdict.reasons[0]
+
+
+def test_gate_1_rule_6_a_chain_shows_the_evidence_in_one_of_its_stages() -> None:
+    run = counted(0, 7)
+    trained = [replace(s, stage="train", measurement=Measurement(metrics={})) for s in run.samples]
+    chain = replace(run, samples=(*trained, *run.samples))
+    assert "code-evidence" not in codes(judge_run(chain).findings)
+
+
+def coded(commit: str, hits: int | None, number: int, **more: object) -> RunView:
+    """A citable run of one arm on a commit, with its count of the changed path."""
+    asked = config(treatment=(), params={"engine": {"commit": commit}, "threads": 8}, **more)
+    told = {} if hits is None else {"fast_path": hits}
+    run = view({"only": FAST}, asked, change=lambda sample: with_effective(sample, **told))
+    return replace(judged(again(run, number)), tag=Tag.QUALIFIED)
+
+
+def test_gate_1_rule_6_two_runs_that_differ_in_code_show_the_evidence_in_one_only() -> None:
+    named = {"code_evidence": CodeEvidence(counter="fast_path")}
+    new = coded("b2", 5, 2, **named)
+    assert not {"code-evidence", "no-code-evidence"} & codes(
+        compare_runs(coded("a1", 0, 1), new).findings
+    )
+    same_path = compare_runs(coded("a1", 4, 1), new)
+    assert same_path.tag is Tag.UNRELIABLE
+    assert "code-evidence" in codes(same_path.findings)
+    blind = compare_runs(coded("a1", None, 1), new)
+    assert blind.tag is Tag.QUALIFIED
+    assert "no-code-evidence" in codes(blind.findings)
+    assert "no-code-evidence" in codes(compare_runs(coded("a1", 0, 1), coded("b2", 5, 2)).findings)
+
+
+def test_gate_1_rule_1_a_record_that_was_changed_afterwards_is_never_compared() -> None:
+    a, b = judged(plain()), judged(again(plain(balancing="on"), 2))
+    edited = replace(
+        b, config=b.config.model_copy(update={"notes": "b", "params": a.config.params})
+    )
+    with pytest.raises(GateRefused, match="UNRELIABLE") as refused:
+        compare_runs(a, edited)
+    assert "changed after it was planned" in refused.value.differences[0].why
+
+
+def test_gate_1_rule_3_without_a_recipe_runs_of_other_stages_are_another_experiment() -> None:
+    run = reliable(view({"off": FAST, "on": SLOW}, config(recipe=None)))
+    other = config(recipe=None, params={"numa": {"balancing": "off"}, "depth": 3})
+    assert gate1.latest_reliable(other, [run]) is run
+    stage = other.stages[0].model_copy(update={"name": "load"})
+    elsewhere = other.model_copy(update={"stages": (stage,)})
+    assert gate1.latest_reliable(elsewhere, [run]) is None
+    gate1.require_justified(elsewhere, Manifest(), [run])
+
+
+def test_gate_1_rule_4_two_arms_with_one_value_fail_though_a_third_is_silent() -> None:
+    run = view(
+        {"off": FAST, "on": SLOW, "auto": SLOW},
+        change=lambda s: measured(
+            s, effective={} if s.arm.endswith("auto") else {"numa.balancing": "off"}
+        ),
+    )
+    judgement = judge_run(run)
+    assert {"treatment-never-ran", "treatment-unread"} <= codes(judgement.findings)
+    assert judgement.tag is Tag.UNRELIABLE
+
+
+def test_gate_1_rule_4_a_replicate_that_does_not_report_the_treatment_is_a_caveat() -> None:
+    run = view(
+        {"off": FAST, "on": SLOW},
+        change=lambda s: measured(s, effective={}) if s.order == 3 else s,
+    )
+    judgement = judge_run(run)
+    assert "treatment-unread" in codes(judgement.findings)
+    assert judgement.tag is Tag.QUALIFIED
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"metrics_from": MetricsFrom(file="other.json")}, "stages.search.metrics_from"),
+        ({"resources": Resources(gpus=2)}, "stages.search.resources.gpus"),
+    ],
+)
+def test_gate_1_rule_5_another_reading_or_another_device_is_a_difference(
+    change: dict[str, object], field: str
+) -> None:
+    a, other = judged(plain()), plain(balancing="on")
+    stage = other.config.stages[0].model_copy(update=change)
+    b = judged(again(view({"only": FAST}, other.config.model_copy(update={"stages": (stage,)}))))
+    with pytest.raises(GateRefused) as refused:
+        compare_runs(a, b)
+    assert field in {row.field for row in refused.value.differences}

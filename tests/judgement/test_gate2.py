@@ -17,7 +17,7 @@ from benchwright.identity.fingerprint import UNKNOWN, Fingerprint
 from benchwright.judgement.compare import compare_runs
 from benchwright.judgement.judge import judge_run
 from benchwright.judgement.units import UnitKind, pair, units_of
-from benchwright.judgement.verdict import Decision, Tag
+from benchwright.judgement.verdict import Decision, Finding, Tag
 from benchwright.judgement.view import RunView
 from benchwright.spec.model import Direction, Metric, Replication, Scale
 from tests.judgement.views import (
@@ -316,3 +316,20 @@ def test_a_primary_metric_that_an_arm_never_gave_is_unreliable() -> None:
     judgement = judge_run(view({"off": FAST, "on": SLOW}, config(metrics=[P50, qps])))
     assert judgement.tag is Tag.UNRELIABLE
     assert "not-measured" in codes(judgement.findings)
+
+
+def test_gate_2_rule_10_a_warm_up_that_ends_the_run_is_named_as_its_failure() -> None:
+    whole = view({"off": FAST, "on": SLOW}, config(warmup=1))
+    first = failed(whole.samples[0], error="'p50_ms' is NaN")
+    judgement = judge_run(replace(whole, samples=(first,), expected=22))
+    assert judgement.tag is Tag.UNRELIABLE
+    assert "'p50_ms' is NaN" in judgement.tag_reason
+
+
+def test_a_run_that_failed_a_gate_has_no_wins() -> None:
+    run = view({"off": SLOW, "on": FAST})
+    assert judge_run(run).verdicts[0].win
+    broken = replace(run, findings=(Finding("vram", "The guard lost sight.", failure=True),))
+    (verdict,) = judge_run(broken).verdicts
+    assert not verdict.win
+    assert "No win: the run failed a gate. The guard lost sight." in verdict.reasons

@@ -56,7 +56,8 @@ def test_every_finding_is_a_sentence_and_each_step_has_a_command() -> None:
         steps = [finding for finding in found if finding.code == "next"]
         assert steps
         assert steps == list(found[-len(steps) :])
-        assert all("benchwright " in step.message for step in steps)
+        assert all("benchwright " in step.command for step in steps)
+        assert not any("benchwright" in step.message for step in steps)
         for finding in found:
             if finding.code != "next":
                 assert finding.message[0].isupper() or finding.message[0].isalnum()
@@ -98,12 +99,12 @@ def test_later_runs_and_unreliable_ones_are_no_yardstick() -> None:
 def test_an_inconclusive_run_is_told_how_many_replicates_decide() -> None:
     wild = [value * factor for value, factor in zip(FAST, (1.0, 1.06) * 5, strict=True)]
     run = view({"off": wild, "on": wild[1:] + wild[:1]})
-    steps = [f.message for f in analyze(run, (), "benchwright run x.yaml") if f.code == "next"]
-    assert any("benchwright run x.yaml --replicates " in step for step in steps)
+    steps = [f.command for f in analyze(run, (), "benchwright run x.yaml")]
+    assert any(step.startswith("benchwright run x.yaml --replicates ") for step in steps)
 
 
 def test_too_few_replicates_are_told_how_many_it_takes() -> None:
-    steps = [f.message for f in analyze(view({"off": SLOW[:3], "on": FAST[:3]}))]
+    steps = [f.command for f in analyze(view({"off": SLOW[:3], "on": FAST[:3]}))]
     assert any("--replicates" in step for step in steps)
 
 
@@ -114,7 +115,7 @@ def test_a_guards_end_points_at_the_logs() -> None:
     )
     found = analyze(run)
     assert "guard-ended" in codes(found)
-    assert f"benchwright status {run.run_id}" in found[-1].message
+    assert f"benchwright status {run.run_id}" in [step.command for step in found]
 
 
 def test_a_restless_secondary_metric_sends_nobody_to_the_doctor() -> None:
@@ -126,6 +127,18 @@ def test_a_restless_secondary_metric_sends_nobody_to_the_doctor() -> None:
     )
     found = analyze(judged(run))
     assert "spread" in codes(found)
-    steps = " ".join(finding.message for finding in found if finding.code == "next")
+    steps = " ".join(f"{step.message} {step.command}" for step in found if step.code == "next")
     assert "doctor" not in steps
     assert "Run it once more, unchanged" in steps
+
+
+def test_a_run_of_one_arm_is_told_with_which_run_to_compare_it() -> None:
+    asked = config(treatment=())
+    first = replace(judged(view({"only": FAST}, asked)), tag=Tag.QUALIFIED)
+    found = analyze(again(view({"only": FAST[::-1]}, asked), 2), [first])
+    assert any(step.command.startswith(f"benchwright compare {first.run_id} ") for step in found)
+
+
+def test_an_answered_question_is_run_again_only_with_a_reason() -> None:
+    step = read(judged(again(FIRST), [FIRST]), [FIRST])["next"]
+    assert "--because" in step.command

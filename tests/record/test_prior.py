@@ -9,8 +9,9 @@ from benchwright.judgement.verdict import Tag
 from benchwright.record.audit import record_reclassification
 from benchwright.record.prior import latest_citable, latest_reliable, priors
 from benchwright.record.run import Status
-from benchwright.record.store import RunFolder
+from benchwright.record.store import RunFolder, RunStore
 from tests.record.test_store import finish, start
+from tests.report.sample_record import record
 
 
 def judged(home: Path, tag: Tag, status: Status = Status.COMPLETED) -> RunFolder:
@@ -72,3 +73,29 @@ def test_a_damaged_prior_is_passed_over(tmp_path: Path) -> None:
     reliable = latest_reliable(tmp_path, "command", "retrieval-index")
     assert reliable is not None
     assert reliable.run_id == first.run_id
+
+
+def test_without_a_recipe_only_runs_of_the_same_stages_are_read_however_many_others_there_are(
+    tmp_path: Path,
+) -> None:
+    sample = record()
+    assert sample.view.judgement is not None
+    said = replace(sample.view.judgement, tag=Tag.RELIABLE)
+
+    def unnamed(name: str) -> RunFolder:
+        stages = tuple(
+            stage.model_copy(update={"name": f"{name}-{stage.name}", "needs": ()})
+            for stage in sample.view.config.stages
+        )
+        asked = sample.view.config.model_copy(update={"recipe": None, "stages": stages})
+        folder = RunStore(tmp_path).create(asked, "x", sample.view.manifest, config_hash=name)
+        begun = folder.read()
+        view = replace(begun.view, judgement=said, tag=Tag.RELIABLE)
+        folder.write_results(replace(begun, status=Status.COMPLETED, view=view))
+        return folder
+
+    mine = unnamed("mine")
+    for _ in range(3):
+        unnamed("other")
+    found = priors(tmp_path, "command", None, most=1, like=mine.config())
+    assert [view.run_id for view in found] == [mine.run_id]

@@ -77,13 +77,16 @@ def test_what_a_stage_printed_moves_no_cursor(whole: RunRecord) -> None:
 def test_an_analysis_gives_each_number_with_its_limit_and_ends_with_a_command() -> None:
     view = record().view
     assert view.judgement is not None
-    text = words(render_analysis(view, view.judgement.findings))
+    step = Finding("next", "Run it once more", command="cd '/a b' && benchwright run x.yaml")
+    printed = render_analysis(view, (*view.judgement.findings, step))
+    text = words(printed)
     assert (
         "p50_ms in max_num_segments=16 spreads by 3.4 % between replicates. (0.034, limit 0.1)"
         in text
     )
     assert "caveat unverified:" in text
-    assert "benchwright analyze 2026-03-02_retrieval-index_3fa91c" in text
+    assert "next Run it once more:" in text
+    assert any(line.strip() == step.command for line in printed.splitlines()), "to be copied"
 
 
 def test_an_analysis_without_an_objection_says_so() -> None:
