@@ -324,6 +324,27 @@ def benchexec(folder: Path, runs: int) -> list[float] | None:
     return times
 
 
+class Quiet:
+    """How quiet the machine was: a look that comes late is memory that is taken."""
+
+    def __init__(self) -> None:
+        self._before = self._ticks()
+
+    @staticmethod
+    def _ticks() -> list[int]:
+        return list(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]))
+
+    def facts(self) -> dict[str, float]:
+        """Load of the last 15 minutes, and shares of the CPU time since the start."""
+        spent = [after - before for before, after in zip(self._before, self._ticks(), strict=True)]
+        total = sum(spent) or 1
+        return {
+            "load average": round(os.getloadavg()[2], 2),
+            "idle": round(spent[3] / total, 3),
+            "stolen by the host": round(spent[7] / total, 3),
+        }
+
+
 PARTS = ("orphans", "memory", "guard", "cost")
 
 
@@ -343,6 +364,7 @@ def main() -> None:
     mechanisms = ["polling"] if reason else ["cgroup1", "polling"]
     rows: list[Row] = []
     figures: dict[str, Any] = {"mechanisms": mechanisms}
+    quiet = Quiet()
     if reason:
         figures["left_out"] = f"groups, and what is measured with one: {reason}"
         print(figures["left_out"])
@@ -369,6 +391,8 @@ def main() -> None:
         if "cost" in options.only:
             add("start", start_cost(folder, options))
     figures["table"] = rows
+    figures["machine"] = quiet.facts()
+    print("meanwhile:", ", ".join(f"{key} {value}" for key, value in figures["machine"].items()))
     print("written:", write_results("supervision", figures))
 
 

@@ -45,8 +45,11 @@ POLL_SHORTEST_S = 0.001
 POLL_MARGIN = 2.0
 """A look comes after 1/2 of the time that the tree needs to its budget at its present rate."""
 
-PSS_EARLY = 0.8
+PSS_EARLY = 0.6
 """From this share of the budget on, what the tree shares is found out before it matters."""
+
+PSS_UNCLEAR = 0.1
+"""Shared memory of at most this share of the budget is not worth finding out beforehand."""
 
 PSS_SHARE = 0.02
 """PSS is read for at most this share of the time where nothing is urgent: it walks the stage's
@@ -368,15 +371,16 @@ class PollingGuard(Guard):
             held = f"one of its processes alone held {largest / MB:.0f} MB of its own"
             return self._passed(budget, largest, held)
         bound = self._bound(sizes, now)
-        if bound <= budget * PSS_EARLY:
-            return None
-        if bound > budget or self._may_read(now):
+        # Between what one process has for itself and the bound lies what may be shared.
+        tight = bound - largest <= budget * PSS_UNCLEAR
+        if not tight and (bound > budget or (bound > budget * PSS_EARLY and self._may_read(now))):
             self._meet(sizes, now)
             bound = self._bound(sizes, now)
+            tight = self._pss is not None and self._pss.tight
         if bound <= budget:
             return None
-        # Only a bound that has proven tight is worth stopping the tree for.
-        stopped = set(sizes) if self._pss is not None and self._pss.tight else set()
+        # Only a tight bound is worth stopping the tree for.
+        stopped = set(sizes) if tight else set()
         tell(stopped, signal.SIGSTOP)
         exact = self._read_all(sizes, now)
         if exact is not None and exact <= budget:
