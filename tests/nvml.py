@@ -57,8 +57,10 @@ def _build(folder: Path) -> Path:
     if not library.exists():
         made = folder / f"{os.getpid()}.so"
         subprocess.run(
-            [str(compiler), "-shared", "-fPIC", "-O1", f"-Wl,-soname,{LIBRARY}"]
-            + ["-o", str(made), str(SOURCE)],
+            [
+                *(str(compiler), "-shared", "-fPIC", "-O1", f"-Wl,-soname,{LIBRARY}"),
+                *("-o", str(made), str(SOURCE)),
+            ],
             check=True,
         )
         made.replace(library)
