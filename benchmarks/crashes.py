@@ -1,10 +1,10 @@
 """What a run loses when a process of it is killed at a random moment: nothing that was finished.
 
 The flow's process, the local engine, the Prefect server, the zygote that forks a stage's
-attendants, an attendant, and both of the last at once, in turn, each at a moment drawn from the
-length of a run. After each kill: every record parses, the index equals its rebuild, no replicate
-that was reported as finished is missing, nothing of a stage is left, `status` tells the truth
-within 30 s, and `resume` finishes what the kill has ended.
+attendants, an attendant, both of the last at once, and the flow with both, in turn, each at a
+moment drawn from the length of a run. After each kill: every record parses, the index equals its
+rebuild, no replicate that was reported as finished is missing, nothing of a stage is left,
+`status` tells the truth within 30 s, and `resume` finishes what the kill has ended.
 
     python benchmarks/crashes.py --kills 200 --seed 1
 """
@@ -339,6 +339,10 @@ def supervisor_processes(run: Running) -> list[int]:
     return [*attendants, *zygote_process(run)] if (attendants := attendant_process(run)) else []
 
 
+def all_of_a_run(run: Running) -> list[int]:
+    return [run.pid, *supervisors] if (supervisors := supervisor_processes(run)) else []
+
+
 VICTIMS: Mapping[str, Callable[[Running], list[int]]] = {
     "flow": flow_process,
     "engine": engine_process,
@@ -346,6 +350,7 @@ VICTIMS: Mapping[str, Callable[[Running], list[int]]] = {
     "zygote": zygote_process,
     "attendant": attendant_process,
     "attendant and zygote": supervisor_processes,
+    "flow, attendant, zygote": all_of_a_run,
 }
 
 GOES_ON = frozenset({"engine", "server"})
@@ -403,7 +408,7 @@ def one_kill(site: Site, number: int, victim: str, moment_s: float) -> Trial:
         trial.at_s = kill_at(run, victim, moment_s)
         reported = Reported.of(run.folder)
         trial.finished = len(reported.samples)
-        if victim != "flow" and not run.over():
+        if "flow" not in victim and not run.over():
             said = site.call("status")[1]["running"]
             # What has written its result may still be on its way out.
             recorded = run.folder.read()
@@ -540,7 +545,7 @@ def main() -> int:
     def show(number: int, trial: Trial) -> None:
         at = "too late" if trial.at_s is None else f"{trial.at_s:.2f} s"
         print(
-            f"{number:>4} {trial.victim:<22}{at:>9} {trial.finished:>2} finished "
+            f"{number:>4} {trial.victim:<24}{at:>9} {trial.finished:>2} finished "
             f"{trial.status:<13}{trial.after:<11} truth {trial.truth_s:5.2f} s "
             f"left {trial.left_s:5.2f} s  {'; '.join(trial.problems)}",
             flush=True,

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchwright.errors import BenchwrightError
+from benchwright.execution.orphans import sweep_orphans
 from benchwright.record.store import RunFolder
 from deployments.local import launch, protocol, server
 from deployments.local.crash import mark_crashed
@@ -405,15 +406,18 @@ class Engine:
                 self._helpers.remove(pid)
 
     def _settle(self, run: Run, code: int) -> None:
-        """Let the record and Prefect's pages say that a run has ended, where it could not.
+        """End what a run has left, and let its record and Prefect's pages say that it has ended.
 
-        In a process of its own, since disk and server may take their time.
+        A run's supervisors do the first, unless they were killed with it. In a process of its
+        own, since disk and server may take their time.
         """
         ended = time.time()
         pid = os.fork()
         if pid:
             self._helpers.add(pid)
             return
+        with contextlib.suppress(Exception):
+            sweep_orphans(self.home.root)
         with contextlib.suppress(Exception):
             # A run that was asked to go on in the meantime has written since, and is left alone.
             path = Path(run.run_dir)
