@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from benchwright.errors import BadInput, Where
 from cli.options import home_option, json_option, open_home
 from cli.output import print_json
 
@@ -38,9 +40,16 @@ def history(
     as_json: bool,
 ) -> None:
     """List earlier runs, the newest last, or a metric's course over them."""
-    from benchwright.record.index import read_index, rebuild_index
+    from benchwright.record.index import UNREADABLE, read_index, rebuild_index
+    from benchwright.record.run import Status
 
     place = open_home(home)
+    if tag is not None:
+        from benchwright.judgement.verdict import Tag
+
+        tag = one_of_these(tag, Tag, "--tag")
+    if status is not None:
+        status = one_of_these(status, (*Status, UNREADABLE), "--status")
     if rebuild:
         rebuild_index(place)
     rows = read_index(place, tag=tag, domain=domain, recipe=recipe, status=status)
@@ -54,6 +63,18 @@ def history(
         from benchwright.report.text import render_history
 
         click.echo(render_history(rows, color=sys.stdout.isatty()), nl=False)
+
+
+def one_of_these(text: str, known: Iterable[str], option: str) -> str:
+    """The known word that a person wrote in any case. Raises BadInput."""
+    word, words = text.strip().upper(), [str(name) for name in known]
+    if word not in words:
+        raise BadInput(
+            f"there is no '{text}'",
+            where=Where(key=option),
+            expected=f"one of {', '.join(words)}",
+        )
+    return word
 
 
 def _course(home: Path, run_ids: list[str], metric: str, html: str | None, as_json: bool) -> None:

@@ -60,6 +60,11 @@ class FingerprintComparison:
         return not (self.differences or self.allowed or self.unknowns)
 
 
+MEASURED_BY = "code.measured_by."
+"""Fields with the digest of the files that a measure stage runs; named after the stage."""
+
+WHY_MEASURED_BY = "another script, or another version of it, did the measuring"
+
 WHY: Mapping[str, str] = {
     row.name: row.why for rows in (MACHINE, SOFTWARE, CODE, GPU, TPU) for row in rows
 }
@@ -129,6 +134,8 @@ def compare_fingerprints(
 
 def why_it_matters(name: str) -> str:
     """Why a difference in a field matters."""
+    if name.startswith(MEASURED_BY):
+        return WHY_MEASURED_BY
     if name.startswith(PACKAGE):
         return WHY_PACKAGE
     if name.startswith(ENVIRONMENT):

@@ -126,7 +126,8 @@ def _refusal(
     hint = "run both as arms of one experiment, or repeat one with the other's values"
     if fields:
         flags = " ".join(f"--allow {name}" for name in fields)
-        hint = f"repeat one on the other's ground, or `compare {a.run_id} {b.run_id} {flags}`"
+        command = f"benchwright compare {a.run_id} {b.run_id} {flags}"
+        hint = f"repeat one on the other's ground, or: {command}"
     return GateRefused(
         f"{a.run_id} and {b.run_id} differ in {names}",
         differences=rows,
@@ -150,7 +151,7 @@ def _refuse_unreliable(a: RunView, b: RunView) -> None:
             elif view.judgement is not None and view.judgement.tag is Tag.UNRELIABLE:
                 reason = view.judgement.tag_reason
             else:
-                reason = "It was lowered by a person."
+                reason = f"A person lowered it: {view.lowered}" if view.lowered else "It is so now."
             left, right = (Tag.UNRELIABLE, "") if view is a else ("", Tag.UNRELIABLE)
             rows.append(Difference("tag", str(left), str(right), f"{view.run_id}: {reason}"))
     if rows:

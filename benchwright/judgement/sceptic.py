@@ -15,6 +15,7 @@ from benchwright.judgement.decide import MIN_UNITS
 from benchwright.judgement.gate2 import IDENTIFYING
 from benchwright.judgement.judge import by_weight, judge_run
 from benchwright.judgement.kin import of_one_kind
+from benchwright.judgement.reclassify import LOWER
 from benchwright.judgement.reproduction import CITABLE
 from benchwright.judgement.stability import SPREAD_LIMIT
 from benchwright.judgement.verdict import Decision, Finding, Judgement, Tag, Verdict
@@ -45,18 +46,31 @@ def analyze(view: RunView, priors: Sequence[RunView] = (), rerun: str = "") -> t
     """
     before = [prior for prior in priors if prior.created < view.created]
     judgement = judge_run(view, before)
+    suspicions = plausibility(view, judgement, before)
     findings = by_weight(
         [
             *judgement.findings,
             *_steadiness(view, judgement),
             *_reach_of_the_run(judgement),
-            *plausibility(view, judgement, before),
-            *_nothing_wrong(judgement),
+            *_tag_of_today(view, judgement),
+            *suspicions,
+            *(() if suspicions else _nothing_wrong(judgement)),
         ]
     )
     command = rerun or f"benchwright run $BENCHMARK_HOME/runs/{view.run_id}/config.yaml"
     kin = [prior for prior in before if of_one_kind(view.config, prior.config)]
     return (*findings, *next_steps(view, judgement, findings, command, kin))
+
+
+def _tag_of_today(view: RunView, judgement: Judgement) -> Iterable[Finding]:
+    """Whether the tag still stands: what it stood on may have been lowered since."""
+    if view.tag is not None and judgement.tag in LOWER[view.tag]:
+        yield Finding(
+            "tag-of-today",
+            f"It is {view.tag}, and with what is known today it would be {judgement.tag}. "
+            f"{judgement.tag_reason}",
+            caveat=True,
+        )
 
 
 def _steadiness(view: RunView, judgement: Judgement) -> Iterable[Finding]:
@@ -275,13 +289,22 @@ def next_steps(
     shaky = {finding.code for finding in findings if finding.metric in primary} & _UNSTEADY
     if shaky:
         steps.append(("See what disturbs the machine", "benchwright doctor"))
+    if codes & {"too-good", "surprising", "weak-baseline"}:
+        steps.append(
+            (
+                "Compare what both arms put out, and count the work that each did, then run it "
+                "again",
+                command,
+            )
+        )
     replicates = view.config.replication.replicates
-    wanted = _replicates_wanted(judgement, replicates)
+    broken = any(finding.failure for finding in findings)
+    wanted = None if broken else _replicates_wanted(judgement, replicates)
     if wanted is not None:
         steps.append(
             ("Run it with enough replicates to decide", f"{command} --replicates {wanted}")
         )
-    elif any(verdict.decision is Decision.INCONCLUSIVE for verdict in judgement.verdicts):
+    elif not broken and any(v.decision is Decision.INCONCLUSIVE for v in judgement.verdicts):
         steps.append(
             (
                 "No practicable number of replicates decides this with the spread seen: quiet the "
@@ -291,14 +314,6 @@ def next_steps(
         )
     if judgement.tag is Tag.QUALIFIED and not (shaky & {"spread", "modes"}):
         steps.append(("Run it once more, unchanged, to see whether it reproduces", command))
-    if codes & {"too-good", "surprising", "weak-baseline"}:
-        steps.append(
-            (
-                "Compare what both arms put out, and count the work that each did, then run it "
-                "again",
-                command,
-            )
-        )
     if len(judgement.summaries) < 2 and "no-treatment" not in codes:
         other = next((run.run_id for run in reversed(earlier) if run.tag in CITABLE), "EARLIER")
         steps.append(
@@ -307,7 +322,7 @@ def next_steps(
                 f"benchwright compare {other} {view.run_id}",
             )
         )
-    if not steps and any(finding.failure for finding in findings):
+    if broken and not any(line == command for _, line in steps):
         steps.append(("Mend what failed, then run it again", command))
     if not steps:
         again = f"{command} --because 'its answer is known'"

@@ -45,3 +45,5 @@ class RunView:
     findings: tuple[Finding, ...] = field(default=())
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Challenges that a person overrode, by code, each with the reason given."""
+    lowered: str = ""
+    """The reason with which a person lowered its tag last; empty where nobody did."""

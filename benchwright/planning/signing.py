@@ -9,6 +9,7 @@ from benchwright.errors import BadInput, Where
 from benchwright.execution.command import PREP_RUN_NAMES, StagePaths, render_stage
 from benchwright.identity.canonical import digest
 from benchwright.identity.digests import DigestMemo
+from benchwright.identity.fingerprint import MEASURED_BY
 from benchwright.identity.signature import Signature, sign
 from benchwright.spec.arms import Arm
 from benchwright.spec.graph import uses
@@ -151,7 +152,7 @@ def measure_scripts(config: BenchmarkConfig, signatures: Signatures) -> dict[str
             for name, value in signature.parts.items()
             if name.startswith("file ")
         )
-        fields[f"code.measured_by.{stage.name}"] = (
+        fields[f"{MEASURED_BY}{stage.name}"] = (
             digest("\n".join(dict.fromkeys(files)))[:16] if files else "no files"
         )
     return fields

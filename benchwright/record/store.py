@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchwright.errors import BadInput, BenchwrightError, Where
 from benchwright.record import clock, form
-from benchwright.record.audit import audit_lines, current_tag, flags
+from benchwright.record.audit import audit, current_tag, flags
 from benchwright.record.documents import dump_line, load_lines, read
 from benchwright.record.files import (
     PRIVATE,
@@ -185,6 +185,7 @@ class RunFolder:
         launch = form.read_launch(read(launch_file), launch_file)
         config = self.config()
         replicates, torn = self._read_samples() if samples else ((), ())
+        lowered = audit(self.path)
         tag = current_tag(self.path, results.judgement.tag if results.judgement else "")
         view = RunView(
             run_id=self.run_id,
@@ -200,6 +201,7 @@ class RunFolder:
             expected=launch.expected,
             findings=results.findings + torn,
             overrides=launch.overrides,
+            lowered=lowered[-1].reason if lowered else "",
         )
         return RunRecord(
             view=view,
@@ -212,7 +214,7 @@ class RunFolder:
             steps=results.steps,
             lessons=launch.lessons,
             expected_effect=launch.expected_effect,
-            audit=audit_lines(self.path),
+            audit=tuple(map(str, lowered)),
             flagged=flags(self.home, self.run_id),
             extra=results.extra,
             command=launch.command,

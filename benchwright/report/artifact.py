@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchwright.record.run import RunRecord
 from benchwright.report import numbers
+from benchwright.report.background import background
 from benchwright.report.markdown import escape
 from benchwright.report.outcome import went_wrong
 from benchwright.report.plain import cut
@@ -44,7 +45,7 @@ def render_artifact(record: RunRecord) -> str:
         parts.append("\n".join(rows))
         if len(verdicts) > _VERDICTS_SHOWN:
             parts.append(f"and {len(verdicts) - _VERDICTS_SHOWN} more in the report")
-    wrong = went_wrong(record)
+    wrong = went_wrong(record, background(record).priors)
     bullets = [f"- {_text(line)}" for line in wrong[:_WRONG_SHOWN]]
     if len(wrong) > _WRONG_SHOWN:
         bullets.append(f"- and {len(wrong) - _WRONG_SHOWN} more in the report")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchwright.errors import BadInput, Where
+from benchwright.judgement.words import count
 from benchwright.record.index import read_index
 from benchwright.record.store import RunFolder
 from benchwright.report import numbers
@@ -156,7 +157,7 @@ def render_course(course: Course, *, color: bool = False) -> str:
     parts = []
     for arm, points in course.by_arm().items():
         unit = f" ({course.metric.unit})" if course.metric.unit else ""
-        heading = one_line(f"{course.metric.name}{unit} with {arm}, {len(points)} runs")
+        heading = one_line(f"{course.metric.name}{unit} with {arm}, {count(len(points), 'run')}")
         parts.append(f"\x1b[1m{heading}\x1b[0m" if color else heading)
         parts += _plot(points)
         parts.append("")

@@ -6,10 +6,12 @@ at: a report that has nothing to admit wasn't written by someone who looked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from benchwright.execution.sample import Sample
+from benchwright.judgement.sceptic import plausibility
 from benchwright.judgement.verdict import Tag
+from benchwright.judgement.view import RunView
 from benchwright.judgement.words import count, listed
 from benchwright.record.run import RunRecord, Status
 from benchwright.report import numbers
@@ -61,9 +63,14 @@ def _well(record: RunRecord) -> Iterable[str]:
         yield "An earlier run with the same configuration gave the same result."
 
 
-def went_wrong(record: RunRecord) -> tuple[str, ...]:
-    """What went wrong or remained unknown, a sentence each; never empty."""
-    said = tuple(dict.fromkeys((*_wrong(record), *_unknown(record))))
+def went_wrong(record: RunRecord, priors: Sequence[RunView] = ()) -> tuple[str, ...]:
+    """What went wrong or remained unknown, a sentence each; never empty.
+
+    Args:
+        record: The run.
+        priors: Earlier runs, against which its effects may look too good.
+    """
+    said = tuple(dict.fromkeys((*_wrong(record), *_too_good(record, priors), *_unknown(record))))
     if said:
         return said
     return (
@@ -88,6 +95,14 @@ def _wrong(record: RunRecord) -> Iterable[str]:
         for finding in findings:
             if (finding.failure, finding.caveat) == weight:
                 yield finding.message
+
+
+def _too_good(record: RunRecord, priors: Sequence[RunView]) -> Iterable[str]:
+    """What makes an effect implausible: a result that is too good gets more scrutiny."""
+    judgement = record.view.judgement
+    if judgement is not None and record.view.tag is not Tag.UNRELIABLE:
+        for finding in plausibility(record.view, judgement, priors):
+            yield finding.message
 
 
 def _unjudged(record: RunRecord) -> Iterable[str]:

@@ -412,7 +412,7 @@ def _well(record: RunRecord, around: Background) -> Iterable[Block]:
 
 
 def _wrong(record: RunRecord, around: Background) -> Iterable[Block]:
-    yield Bullets(went_wrong(record))
+    yield Bullets(went_wrong(record, around.priors))
 
 
 def _risks(record: RunRecord, around: Background) -> Iterable[Block]:

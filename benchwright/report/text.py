@@ -170,9 +170,11 @@ _WRONG_SHOWN = 4
 
 
 def _wrong(page: _Page, record: RunRecord) -> None:
+    from benchwright.report.background import background
     from benchwright.report.outcome import went_wrong
 
-    wrong = went_wrong(record)
+    told = set(record.flagged)  # they have a line of their own
+    wrong = [line for line in went_wrong(record, background(record).priors) if line not in told]
     lines = list(wrong[:_WRONG_SHOWN])
     if len(wrong) > _WRONG_SHOWN:
         lines.append(f"and {len(wrong) - _WRONG_SHOWN} more in the report")
@@ -222,6 +224,10 @@ def _guardrails(page: _Page, guardrails: Sequence[GuardrailResult]) -> None:
         page.labelled(word, [f"guardrail: {guardrail.reason}"])
 
 
+_SAID_BEFORE = frozenset({"allowed-difference", "guardrail", "inconclusive", "no-verdict"})
+"""Findings of a comparison that repeat what stands above them."""
+
+
 def render_comparison(comparison: Comparison, *, color: bool = False) -> str:
     """What one run says against another."""
     page = _Page(color)
@@ -236,7 +242,7 @@ def render_comparison(comparison: Comparison, *, color: bool = False) -> str:
         page.labelled(
             "allowed", [f"{row.field}: {row.left} against {row.right}. {row.why}"], "bold yellow"
         )
-    _findings(page, comparison.findings)
+    _findings(page, [one for one in comparison.findings if one.code not in _SAID_BEFORE])
     return page.text()
 
 

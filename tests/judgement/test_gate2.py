@@ -333,3 +333,27 @@ def test_a_run_that_failed_a_gate_has_no_wins() -> None:
     (verdict,) = judge_run(broken).verdicts
     assert not verdict.win
     assert "No win: the run failed a gate. The guard lost sight." in verdict.reasons
+
+
+def test_gate_2_rule_7_a_script_that_was_swapped_refuses_the_comparison() -> None:
+    field = "code.measured_by.search"
+    a = judged(view({"off": FAST, "on": SLOW}, fingerprint=with_field(field, "aa")))
+    b = judged(again(view({"off": FAST, "on": SLOW}, fingerprint=with_field(field, "bb"))))
+    with pytest.raises(GateRefused) as refused:
+        compare_runs(a, b)
+    (row,) = refused.value.differences
+    assert (row.field, row.left, row.right) == (field, "aa", "bb")
+    assert "script" in row.why
+    assert f"benchwright compare {a.run_id} {b.run_id} --allow {field}" in str(refused.value)
+
+
+def with_field(name: str, value: str) -> Fingerprint:
+    return Fingerprint({**FINGERPRINT.fields, name: value})
+
+
+def test_an_unreliable_run_is_refused_with_the_reason_of_the_person_who_lowered_it() -> None:
+    a = judged(view({"off": FAST, "on": SLOW}))
+    lowered = replace(a, tag=Tag.UNRELIABLE, lowered="a backup ran beside it")
+    with pytest.raises(GateRefused) as refused:
+        compare_runs(lowered, judged(again(a)))
+    assert "a backup ran beside it" in refused.value.differences[0].why

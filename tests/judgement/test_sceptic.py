@@ -142,3 +142,27 @@ def test_a_run_of_one_arm_is_told_with_which_run_to_compare_it() -> None:
 def test_an_answered_question_is_run_again_only_with_a_reason() -> None:
     step = read(judged(again(FIRST), [FIRST]), [FIRST])["next"]
     assert "--because" in step.command
+
+
+def test_a_tag_that_stood_on_a_run_lowered_since_is_said_not_to_stand_any_more() -> None:
+    second = judged(again(FIRST), [FIRST])
+    assert second.tag is Tag.RELIABLE
+    assert "tag-of-today" not in read(second, [FIRST])
+    found = read(second, [replace(FIRST, tag=Tag.UNRELIABLE)])
+    assert "RELIABLE, and with what is known today it would be QUALIFIED" in (
+        found["tag-of-today"].message
+    )
+
+
+def test_what_is_too_good_is_looked_into_first_and_is_not_called_clean() -> None:
+    found = analyze(view({"off": SLOW, "on": scaled(FAST, 0.05)}))
+    assert "nothing-found" not in codes(found)
+    steps = [finding.message for finding in found if finding.code == "next"]
+    assert "both arms" in steps[0]
+
+
+def test_a_run_that_failed_is_mended_before_it_is_made_longer() -> None:
+    run = view({"off": SLOW[:3], "on": FAST[:3]}, change=lambda s: failed(s) if s.order else s)
+    steps = [finding for finding in analyze(run) if finding.code == "next"]
+    assert not any("--replicates" in step.command for step in steps)
+    assert any(step.message == "Mend what failed, then run it again" for step in steps)
