@@ -194,7 +194,7 @@ def script_of(command: Sequence[str], environment: Mapping[str, str] | None = No
     """A bash script that runs one command, an option a line, so that a person can read it."""
     lines = [shlex.quote(command[0])]
     for word in command[1:]:
-        if word.startswith("--") or len(lines) == 1:
+        if word.startswith("--"):
             lines.append(shlex.quote(word))
         else:
             lines[-1] += " " + shlex.quote(word)

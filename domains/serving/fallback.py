@@ -178,7 +178,7 @@ def _collect(host: Host, result_file: str, attempt: str) -> None:
     """
     stem = shlex.quote(result_file.removesuffix(".json"))
     out = shlex.quote(f"{attempt}/out")
-    started = shlex.quote(f"{attempt}/job/job.sh")
+    started = shlex.quote(f"{attempt}/job/pid")
     host.run(
         f"[ {stem}.json -nt {started} ] && cp -p -- {stem}.json {out}/report.json\n"
         f"[ {stem}.html -nt {started} ] && cp -p -- {stem}.html {out}/report.html"

@@ -261,10 +261,26 @@ def _probe_of(seen: dict[str, Any], target: Target, host_name: str) -> Probe:
         "machine": {key: str(value) for key, value in seen["machine"].items()},
     }
     fields["resource"] = _resource(fields["hardware"])
-    for name in ("engine_version", "commit", "branch", "model_path"):
-        if fields[name] == UNKNOWN and not any(note.startswith("repository") for note in notes):
-            notes.append(f"{name.replace('_', ' ')}: nothing on the host tells it")
+    notes += _unknown_fields(fields, notes)
     return Probe(**base, **fields, failures=tuple(failures), notes=tuple(notes))
+
+
+def _unknown_fields(fields: dict[str, Any], notes: Sequence[str]) -> list[str]:
+    """A line for each field of the report that nothing told and that no note explains yet."""
+    explained = {note.partition(":")[0] for note in notes}
+    found = []
+    for name in ("engine", "engine_version", "commit", "branch", "model_path"):
+        if fields[name] == UNKNOWN and "repository" not in explained:
+            found.append(f"{name.replace('_', ' ')}: nothing on the host tells it")
+    for label, value in fields["hardware"].items():
+        if value == UNKNOWN:
+            found.append(f"{label}: neither the server's environment nor the host tells it")
+    wanted = {"TPU type": ("jax", "libtpu"), "GPU": ("torch",)}
+    for label, packages in wanted.items():
+        for name in packages if label in fields["hardware"] else ():
+            if name not in fields["versions"] and "versions" not in explained:
+                found.append(f"{name}: not installed in the environment that the server runs in")
+    return found
 
 
 def _chosen_model(
