@@ -47,6 +47,10 @@ class Progress:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the line away, for a question; what is said next brings it back."""
         if self._status is not None:
             self._status.stop()
 
@@ -56,6 +60,7 @@ class Progress:
             from rich.markup import escape
 
             self._status.update(escape(text))
+            self._status.start()
         else:
             click.echo(text, err=True)
 
@@ -82,12 +87,23 @@ class Progress:
             self.note(f"{event['stage']}, {event['arm']}: {how}{why}")
         elif kind == "waiting":
             self.say(f"waiting for {event['for']}")
+        elif kind == "approval_wanted":
+            self._approval(event)
         elif kind == "step_started":
             self.say(str(event["stage"]))
         elif kind == "replicate_done":
             self._replicate(event)
         elif kind == "run_started" and event.get("expected"):
             self._expected = int(event["expected"])
+
+    def _approval(self, event: Mapping[str, Any]) -> None:
+        """Say that a person is waited for, and ask the one at this terminal."""
+        from cli.consent import answer_event, can_ask
+
+        self.note(f"waiting for {event['for']}: {event['page']}")
+        if can_ask():
+            self.stop()
+            answer_event(event)
 
     def _replicate(self, event: Mapping[str, Any]) -> None:
         self._done += 1

@@ -67,6 +67,17 @@ def print_table(
     console(stream).print(table)
 
 
+def show_markdown(text: str, stream: TextIO | None = None) -> None:
+    """Show Markdown: laid out on a terminal, as it is written elsewhere."""
+    stream = stream or sys.stdout
+    if not stream.isatty():
+        click.echo(text, file=stream)
+        return
+    from rich.markdown import Markdown
+
+    console(stream).print(Markdown(text))
+
+
 def print_error(problem: BenchwrightError | click.ClickException, *, as_json: bool) -> None:
     """Print an error for a person; with `--json`, an object with the same content."""
     if as_json:

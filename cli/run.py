@@ -13,6 +13,8 @@ from cli.options import experiment_options, home_option, json_option, open_home,
 from cli.output import print_json
 
 if TYPE_CHECKING:
+    from benchwright.planning.quote import Quote
+    from benchwright.record.consent import Consent
     from benchwright.record.run import RunRecord
 
 
@@ -26,6 +28,23 @@ if TYPE_CHECKING:
 )
 @experiment_options
 @click.option("--detach", is_flag=True, help="Return at once with the run's id.")
+@click.option(
+    "--max-cost",
+    type=click.FloatRange(0),
+    metavar="USD",
+    help="Approve up to this cost beforehand; without it, what costs something is asked.",
+)
+@click.option(
+    "--deployment",
+    metavar="NAME",
+    help="Submit to this deployment of $PREFECT_API_URL, else of the local server, and follow it."
+    " Default with PREFECT_API_URL: benchmark/benchmark.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Use a server that others reach and that isn't protected; a tag says so.",
+)
 @home_option
 @json_option
 def run(
@@ -34,6 +53,9 @@ def run(
     replicates: int | None,
     because: str | None,
     detach: bool,
+    max_cost: float | None,
+    deployment: str | None,
+    insecure: bool,
     home: str | None,
     as_json: bool,
 ) -> int:
@@ -44,19 +66,44 @@ def run(
     everything that was started, and the run is recorded as interrupted.
     """
     from benchwright.planning.plan import make_plan, refuse_challenged
+    from benchwright.planning.quoting import quote_plan, write_quote
     from benchwright.planning.start import create_run
+    from benchwright.record.consent import write_consent
     from deployments.local.client import ensure_local, submit
 
     resolved = resolve_target(target, overrides, replicates)
+    if deployment or os.environ.get("PREFECT_API_URL"):
+        from cli.server import at_server
+        from cli.submit import DEFAULT_DEPLOYMENT, run_deployment
+        from deployments.security import INSECURE_TAG
+
+        with at_server(home, insecure=insecure) as server:
+            return run_deployment(
+                target,
+                resolved,
+                deployment or DEFAULT_DEPLOYMENT,
+                overrides=overrides,
+                replicates=replicates,
+                because=because,
+                max_cost=max_cost,
+                tags=[INSECURE_TAG] if server.insecure else [],
+                detach=detach,
+                as_json=as_json,
+            )
     place = open_home(home)
     made = make_plan(resolved, place, os.environ)
     refuse_challenged(made, because)
+    quote = quote_plan(made, os.environ)
+    consent = consent_to(quote, max_cost, place)
 
     from cli.follow import Progress, follow
 
     with Progress() as progress:
         engine = ensure_local(place, progress.say)
         folder = create_run(made, place, because=because)
+        write_quote(folder.path, quote)
+        if consent is not None:
+            write_consent(folder.path, consent)
         submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))
         if detach:
             submission.detach()
@@ -67,6 +114,29 @@ def run(
     record = folder.read()
     show_result(record, as_json)
     return code
+
+
+def consent_to(quote: Quote | None, max_cost: float | None, home: Path) -> Consent | None:
+    """What the run may spend; asked at this terminal, where there is something to ask.
+
+    The policy is the local server's. It is looked up only where money is at stake: that takes the
+    seconds that importing Prefect takes.
+    """
+    from benchwright.planning.policy import CostPolicy
+    from cli.consent import agree
+
+    policy, left = CostPolicy(), None
+    if quote is not None:
+        from benchwright.record.consent import spent_this_month
+        from cli.server import at_server
+
+        with at_server(str(home)):
+            from blocks.policy import cost_policy
+
+            policy = cost_policy()
+        if policy.month_usd is not None:
+            left = max(0.0, policy.month_usd - spent_this_month(home))
+    return agree(quote, max_cost, policy, left)
 
 
 def print_detached(run_id: str, as_json: bool) -> None:

@@ -37,16 +37,26 @@ def at_server(home: str | None, *, insecure: bool = False) -> Iterator[Server]:
     """
     from deployments.security import require_protected
 
+    before = dict(os.environ)
     # Prefect's own log lines aren't this verb's.
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("DO_NOT_TRACK", "1")
-    named = os.environ.get("PREFECT_API_URL", "")
-    if named:
-        used = require_protected(
-            named, os.environ.get("PREFECT_API_AUTH_STRING", ""), insecure=insecure
-        )
-        yield Server(named, local=False, insecure=used)
-        return
+    try:
+        named = os.environ.get("PREFECT_API_URL", "")
+        if named:
+            auth = os.environ.get("PREFECT_API_AUTH_STRING", "")
+            used = require_protected(named, auth, insecure=insecure)
+            yield Server(named, local=False, insecure=used)
+        else:
+            yield Server(_local(home), local=True, insecure=False)
+    finally:
+        # What is started next gets the environment that the user gave.
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _local(home: str | None) -> str:
+    """The address of the local server, started where it isn't up; and Prefect's settings for it."""
     from cli.follow import Progress
     from deployments.local.client import ensure_server
     from deployments.local.environment import prefect_overlay
@@ -56,4 +66,4 @@ def at_server(home: str | None, *, insecure: bool = False) -> Iterator[Server]:
     with Progress() as progress:
         api_url = ensure_server(place, progress.say)
     os.environ.update(prefect_overlay(LocalHome(place.absolute()), api_url, os.environ))
-    yield Server(api_url, local=True, insecure=False)
+    return api_url

@@ -21,6 +21,7 @@ from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
 from prefect.input.run_input import keyset_from_paused_state
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Paused
 from prefect.utilities.engine import propose_state_sync
 from pydantic import Field, create_model
@@ -40,7 +41,7 @@ from benchwright.record.consent import (
 )
 from benchwright.record.waiting import Waiting, go_on, read_waiting, suspend
 from benchwright.report.markdown import escape
-from benchwright.report.quote import quote_lines, render_quote, usd
+from benchwright.report.quote import render_quote, usd
 from benchwright.spec.model import Stage
 from flows.submission import in_deployment
 from tasks.report import plain_key
@@ -176,7 +177,6 @@ def cost_gate(
         markdown=markdown,
         model=cost_form(quote, ruling, most),
         complete=lambda answer: _incomplete(answer, ruling, most),
-        lines=tuple(quote_lines(quote, left)),
     )
     answer = put(form, session, check, policy)
     consent = Consent.now(answer.who.strip(), float(answer.max_usd), "form", answer.note.strip())
@@ -227,7 +227,6 @@ class Question:
         markdown: What stands above the form.
         model: The form.
         complete: Says what an approval lacks; empty where it is complete.
-        lines: The question for a terminal.
     """
 
     key: str
@@ -235,7 +234,6 @@ class Question:
     markdown: str
     model: type[Approval]
     complete: Callable[[Any], str]
-    lines: tuple[str, ...] = ()
 
 
 def put(question: Question, session: RunSession, check: Check, policy: CostPolicy) -> Any:
@@ -263,7 +261,7 @@ def put(question: Question, session: RunSession, check: Check, policy: CostPolic
                     "for": question.title,
                     "flow_run": str(flow_run.id),
                     "page": flow_run.ui_url or "",
-                    "lines": list(question.lines),
+                    "api_url": PREFECT_API_URL.value() or "",
                 }
             )
             if attempt == 0:

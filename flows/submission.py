@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from prefect.client.orchestration import get_client
@@ -15,6 +16,7 @@ from benchwright.errors import BadInput, Where
 from benchwright.planning.plan import make_plan, refuse_challenged
 from benchwright.planning.quoting import quote_plan, write_quote
 from benchwright.planning.start import create_run
+from benchwright.record.consent import Consent, write_consent
 from benchwright.record.home import HOME_VARIABLE, benchmark_home
 from benchwright.record.run import Status
 from benchwright.record.store import RunFolder, RunStore
@@ -27,6 +29,24 @@ RUN_TAG = "run:"
 """Of the tag by which a flow run is found from a run's id, and a run from its flow run."""
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is changed about a configuration, as options of the terminal do.
+
+    Attributes:
+        overrides: `name=value` of parameters.
+        replicates: Replicates of each arm; None: the configuration's.
+    """
+
+    overrides: tuple[str, ...] = ()
+    replicates: int | None = None
+
+
+def beforehand(max_usd: float | None, who: str | None) -> Consent | None:
+    """The approval that a flow run was started with; None: a person is asked, where need be."""
+    return None if max_usd is None else Consent.now(who or "a parameter", max_usd, "unattended")
+
+
 def open_run(
     *,
     config: BenchmarkConfig | None,
@@ -36,6 +56,8 @@ def open_run(
     home: str | None,
     folder: str | None,
     because: str | None,
+    changes: Changes,
+    consent: Consent | None = None,
 ) -> RunFolder:
     """The folder of the run that a flow was started for; see `flows.benchmark.benchmark`.
 
@@ -59,7 +81,7 @@ def open_run(
     begun = begun_run(place)
     if begun is not None:
         return begun
-    resolved = _resolved(config, path, digest, folder)
+    resolved = _resolved(config, path, digest, folder, changes)
     if in_deployment():
         from blocks.policy import resources_policy
 
@@ -68,6 +90,8 @@ def open_run(
     refuse_challenged(plan, because)
     run = create_run(plan, place, because=because)
     write_quote(run.path, quote_plan(plan, os.environ))
+    if consent is not None:
+        write_consent(run.path, consent)
     name_flow_run(run.run_id, found_by(resolved.config))
     return run
 
@@ -156,7 +180,11 @@ def share(folder: RunFolder) -> None:
 
 
 def _resolved(
-    config: BenchmarkConfig | None, path: str | None, digest: str | None, folder: str | None
+    config: BenchmarkConfig | None,
+    path: str | None,
+    digest: str | None,
+    folder: str | None,
+    changes: Changes,
 ) -> Resolved:
     near = path if config is None else folder or Path.cwd()
     domains, recipes = known_domains(near), RecipeLibrary(recipe_folders())
@@ -166,6 +194,8 @@ def _resolved(
             folder=Path(folder) if folder else Path.cwd(),
             domains=domains,
             recipes=recipes,
+            overrides=changes.overrides,
+            replicates=changes.replicates,
         )
     assert path is not None
     if digest is not None:
@@ -185,4 +215,10 @@ def _resolved(
                 expected=f"SHA-256 {digest}",
                 hint=f"its SHA-256 is {found}: submit it again",
             )
-    return resolve(path, domains=domains, recipes=recipes)
+    return resolve(
+        path,
+        domains=domains,
+        recipes=recipes,
+        overrides=changes.overrides,
+        replicates=changes.replicates,
+    )
