@@ -37,7 +37,7 @@ from tests.support import require
 
 NO_GROUP = group_reason()
 MECHANISMS = ("cgroup1", "polling")
-BUDGET_MB = 200.0
+BUDGET_MB = 400.0
 
 
 @pytest.fixture(params=MECHANISMS)
@@ -54,21 +54,33 @@ def group() -> Iterator[Path]:
         yield path
 
 
+def stolen() -> int:
+    """Clock ticks that the host of this virtual machine has taken from it."""
+    return int(Path("/proc/stat").read_text().split()[8])
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 2.0])
 @pytest.mark.parametrize("processes", [1, 4])
 def test_a_runaway_is_ended_within_its_budget(
     mechanism: str, group: Path, rate: float, processes: int, tmp_path: Path
 ) -> None:
-    argv = program("runaway", rate_gb_s=rate, processes=processes, start_mb=150, limit_mb=1000)
-    with requester(argv, tmp_path, group=group, mechanism=mechanism, memory_mb=BUDGET_MB) as asked:
-        outcome = asked.outcome()
-    assert outcome.reason is EndReason.MEMORY
-    assert outcome.usage.guard == mechanism
-    assert f"memory budget of {BUDGET_MB:.0f} MB" in outcome.detail
-    assert asked.group_peak_mb is not None
-    # 2 % of the group's account are the pages that it hands out in batches of 64 a CPU.
-    assert asked.group_peak_mb <= BUDGET_MB * 1.07
-    assert tagged(asked.tag) == []
+    start = BUDGET_MB - 50
+    argv = program("runaway", rate_gb_s=rate, processes=processes, start_mb=start, limit_mb=1500)
+    # A look that the host's other guests have delayed says nothing about the guard.
+    for _ in range(3):
+        before = stolen()
+        with requester(
+            argv, tmp_path, group=group, mechanism=mechanism, memory_mb=BUDGET_MB
+        ) as asked:
+            outcome = asked.outcome()
+        assert outcome.reason is EndReason.MEMORY
+        assert outcome.usage.guard == mechanism
+        assert f"memory budget of {BUDGET_MB:.0f} MB" in outcome.detail
+        assert asked.group_peak_mb is not None
+        assert tagged(asked.tag) == []
+        if asked.group_peak_mb <= BUDGET_MB * 1.05 or stolen() == before:
+            break
+    assert asked.group_peak_mb <= BUDGET_MB * 1.05
 
 
 def test_the_neighbour_in_the_same_group_lives(mechanism: str, tmp_path: Path) -> None:
