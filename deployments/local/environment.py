@@ -60,6 +60,8 @@ def server_environment(home: LocalHome, inherited: Mapping[str, str]) -> dict[st
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        # Its pages ask for data where they came from; by default they ask port 4200 of loopback.
+        "PREFECT_SERVER_UI_API_URL": "/api",
         # In memory, a slot would stay taken for ever once the server was restarted.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
             "prefect.server.concurrency.lease_storage.filesystem"
