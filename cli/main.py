@@ -35,6 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "domain": ("cli.domain:domain", "Write a configuration or a Python domain to start from."),
     "cache": ("cli.cache:cache", "List, verify and prune built artifacts."),
     "deploy": ("cli.deploy:deploy", "Tell a Prefect server all deployments, blocks and limits."),
+    "doctor": ("cli.doctor:doctor", "Check what runs stand on, and mend what can be mended."),
     "up": ("cli.local:up", "Start the local Prefect server and engine, and keep them."),
     "down": ("cli.local:down", "End the local Prefect server and engine."),
 }

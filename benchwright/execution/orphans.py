@@ -129,6 +129,17 @@ def mark_of(pid: int) -> Mark | None:
     return None
 
 
+def find_orphans(home: Path | None = None) -> list[Orphan]:
+    """Every process of a stage whose supervisor is gone; see `sweep_orphans`, which ends them."""
+    digest = digest_of(home) if home is not None else None
+    found: dict[int, Orphan] = {}
+    for pid in tree.all_processes():
+        mark = mark_of(pid)
+        if mark is not None and digest in (None, mark.home) and mark.alone and tree.alive(pid):
+            _remember(found, pid, mark.label)
+    return list(found.values())
+
+
 def sweep_orphans(home: Path | None = None, token: str | None = None) -> list[Orphan]:
     """End every process of a stage whose supervisor is gone, and remove its control group.
 

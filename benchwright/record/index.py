@@ -178,6 +178,13 @@ def _row(line: str) -> IndexRow:
     return IndexRow(*map(_unescape, line[2:-2].split(" | ")))
 
 
+def index_is_current(home: Path) -> bool:
+    """Whether the index is what the folders give; it is left as it is."""
+    with exclusively(Layout(home).index_lock):
+        lines = _stored(home)
+        return lines is not None and lines == sorted(_lines_from_folders(home), key=_place)
+
+
 def rebuild_index(home: Path) -> tuple[IndexRow, ...]:
     """Make the index from the folders alone, and return its rows, oldest first."""
     with exclusively(Layout(home).index_lock):

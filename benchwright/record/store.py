@@ -299,6 +299,11 @@ class RunFolder:
         """
         return holder(self._alive)
 
+    def waits(self, unclaimed_after_s: float = UNCLAIMED_AFTER_S) -> bool:
+        """Whether it may still be taken up by the process that is to run it."""
+        claimed = self._alive.exists() and self._alive.stat().st_size > 0
+        return not claimed and time.time() - self._last_sign() < unclaimed_after_s
+
     def settle(self, unclaimed_after_s: float = UNCLAIMED_AFTER_S) -> Status:
         """Where it truly stands: a run whose process is gone is recorded as interrupted.
 
@@ -322,9 +327,9 @@ class RunFolder:
             waiting = read_waiting(self.path)
             if waiting is not None and not waiting.over:
                 return status
-            claimed = self._alive.exists() and self._alive.stat().st_size > 0
-            if not claimed and time.time() - self._last_sign() < unclaimed_after_s:
+            if self.waits(unclaimed_after_s):
                 return status
+            claimed = self._alive.exists() and self._alive.stat().st_size > 0
             settled, error = Status.INTERRUPTED, LOST if claimed else UNCLAIMED
             if waiting is not None:
                 settled = Status.ABORTED_PREFLIGHT

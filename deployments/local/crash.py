@@ -36,33 +36,53 @@ def mark_crashed(api_url: str, run_id: str, why: str) -> int:
         OSError: The server doesn't answer.
         http.client.HTTPException: It answers with nonsense.
     """
-    place = urllib.parse.urlsplit(api_url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=ANSWER_S)
-
-    def post(path: str, body: dict[str, Any]) -> Any:
-        connection.request(
-            "POST",
-            f"{place.path}/{path}",
-            json.dumps(body),
-            {"Content-Type": "application/json"},
-        )
-        return json.loads(connection.getresponse().read())
-
     unfinished = {"state": {"type": {"any_": list(UNFINISHED)}}}
     crashed = {"state": {"type": "CRASHED", "message": why}, "force": True}
     named = {"name": {"any_": [run_id]}}
     count = 0
-    try:
+    with Server(api_url) as server:
         for kind, wanted in (
             ("task_runs", {"flow_runs": named, "task_runs": unfinished}),
             ("flow_runs", {"flow_runs": named | unfinished}),
         ):
-            while found := post(f"{kind}/filter", wanted | {"limit": PAGE}):
+            while found := server.post(f"{kind}/filter", wanted | {"limit": PAGE}):
                 for one in found:
-                    post(f"{kind}/{one['id']}/set_state", crashed)
+                    server.post(f"{kind}/{one['id']}/set_state", crashed)
                 count += len(found)
                 if len(found) < PAGE:
                     break
-    finally:
-        connection.close()
     return count
+
+
+def unfinished_flow_runs(api_url: str) -> list[str]:
+    """Names of the flow runs that the server takes for unfinished; raises as `mark_crashed`."""
+    wanted = {"flow_runs": {"state": {"type": {"any_": list(UNFINISHED)}}}, "limit": PAGE}
+    with Server(api_url) as server:
+        return [str(found["name"]) for found in server.post("flow_runs/filter", wanted)]
+
+
+class Server:
+    """A connection to a Prefect server, by nothing but the standard library."""
+
+    def __init__(self, api_url: str) -> None:
+        place = urllib.parse.urlsplit(api_url)
+        self._path = place.path
+        self._connection = http.client.HTTPConnection(
+            place.hostname or "", place.port, timeout=ANSWER_S
+        )
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Ask, and give the answer."""
+        self._connection.request(
+            "POST",
+            f"{self._path}/{path}",
+            json.dumps(body),
+            {"Content-Type": "application/json"},
+        )
+        return json.loads(self._connection.getresponse().read())
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
