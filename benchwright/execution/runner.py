@@ -354,7 +354,7 @@ class StageRunner:
             env=process_environment(rendered, self.environ),
             stdout=logs / f"{name}.out",
             stderr=logs / f"{name}.err",
-            memory_mb=stage.resources.memory_mb or self.config.budget.memory_mb,
+            memory_mb=self.config.memory_budget_mb(stage),
             label=f"{self.run_id}/{stage.name}/{arm.name}"
             + (f"/{replicate.order}" if replicate else ""),
         )

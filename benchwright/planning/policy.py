@@ -116,7 +116,7 @@ class ResourcesPolicy:
         ]
         for stage in config.stages:
             key = f"stages.{stage.name}.resources"
-            memory = stage.resources.memory_mb or config.budget.memory_mb
+            memory = config.memory_budget_mb(stage)
             if memory is not None:
                 asked.append((f"{key}.memory_mb", memory, self.memory_mb))
             asked.append((f"{key}.gpus", stage.resources.gpus, self.gpus))

@@ -94,7 +94,7 @@ def preflight_memory(config: BenchmarkConfig, earlier: Sequence[RunView]) -> lis
     found: list[Challenge] = []
     machine = None
     for stage in config.stages:
-        budget = stage.resources.memory_mb or config.budget.memory_mb
+        budget = config.memory_budget_mb(stage)
         peak = _earlier_peak(stage.name, config, earlier)
         if stage.host is not None or (budget is None and peak is None):
             continue

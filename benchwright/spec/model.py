@@ -302,6 +302,14 @@ class BenchmarkConfig(Frozen):
         """The parameters by dotted name."""
         return flatten(self.params)
 
+    def memory_budget_mb(self, stage: Stage) -> float | None:
+        """The main memory that a stage may use, in MB: its own budget and the run's, the smaller.
+
+        Stages of a run run one after the other, so the run's budget is each one's.
+        """
+        given = (stage.resources.memory_mb, self.budget.memory_mb)
+        return min((limit for limit in given if limit is not None), default=None)
+
     def metric(self, name: str) -> Metric:
         """The metric of that name. Raises KeyError."""
         for metric in self.metrics:
