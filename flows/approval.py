@@ -214,7 +214,10 @@ def cost_form(quote: Quote, ruling: Ruling, most: float | None) -> type[Approval
 
 def described(form: type[Approval], markdown: str) -> type[Approval]:
     """The form with a text above it. A class of its own: two questions share no text."""
-    return type(form.__name__, (form,), {"_description": markdown, "__module__": form.__module__})
+    made: Any = type(form.__name__, (form,), {"__module__": form.__module__})
+    made._description = markdown  # only what is set afterwards is a text to Prefect
+    shown: type[Approval] = made
+    return shown
 
 
 @dataclass(frozen=True, slots=True)

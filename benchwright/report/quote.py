@@ -69,7 +69,12 @@ def render_quote(
     parts.append("\n".join(rows))
     if quote.alternatives:
         parts.append("Alternatives, free ones first:")
-        parts.append("\n".join(f"- {escape(_alternative(one))}" for one in _first(quote)))
+        # A table, since the form in Prefect's pages leaves lists out.
+        rows = ["| Where | Cost | Note |", "| --- | ---: | --- |"]
+        rows += [
+            f"| {escape(one.what)} | {_cost(one)} | {escape(one.note)} |" for one in _first(quote)
+        ]
+        parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -91,5 +96,8 @@ def _first(quote: Quote) -> Sequence[Alternative]:
 
 
 def _alternative(one: Alternative) -> str:
-    cost = "free" if one.high_usd == 0 else usd(one.low_usd, one.high_usd)
-    return f"{one.what}: {cost}" + (f" ({one.note})" if one.note else "")
+    return f"{one.what}: {_cost(one)}" + (f" ({one.note})" if one.note else "")
+
+
+def _cost(one: Alternative) -> str:
+    return "free" if one.high_usd == 0 else usd(one.low_usd, one.high_usd)
