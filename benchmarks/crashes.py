@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -449,7 +449,10 @@ def unwritten(record: RunRecord) -> bool:
 def after_the_end(site: Site, run: Running, trial: Trial, ended: float) -> None:
     """See how long it takes until the truth is told and nothing is left."""
     run_id = run.folder.run_id
-    while (left := stage_processes(site.home)) and time.monotonic() < ended + LEFT_S:
+    groups: list[str] = []
+    while (
+        (left := stage_processes(site.home)) or (groups := stage_groups(site.home))
+    ) and time.monotonic() < ended + LEFT_S:
         time.sleep(0.005)
     trial.left_s = time.monotonic() - ended
     if left:
@@ -457,7 +460,6 @@ def after_the_end(site: Site, run: Running, trial: Trial, ended: float) -> None:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    groups = stage_groups(site.home)
     if groups:
         trial.problems.append(f"control groups are left: {groups}")
     while (running := run_id in site.call("status")[1]["running"]) and (
@@ -493,9 +495,7 @@ def length_of_a_run(site: Site, number: int) -> float:
         os.close(run.handle)
 
 
-def trials(
-    site: Site, kills: int, seed: int, on_trial: Callable[[int, Trial], None] = lambda n, t: None
-) -> list[Trial]:
+def trials(site: Site, kills: int, seed: int) -> Iterator[Trial]:
     """Kill each victim in turn at moments drawn from the length of a run.
 
     A kill that came too late, because the run had ended or had no such process any more, is drawn
@@ -504,17 +504,13 @@ def trials(
     draw = random.Random(seed)
     length_of_a_run(site, -2)  # starts server and engine
     length = length_of_a_run(site, -1)
-    done: list[Trial] = []
     names = list(VICTIMS)
-    number = 0
-    while sum(trial.at_s is not None for trial in done) < kills:
-        made = sum(trial.at_s is not None for trial in done)
-        victim = names[made % len(names)]
-        trial = one_kill(site, number, victim, draw.uniform(0.0, length))
-        on_trial(number, trial)
-        done.append(trial)
+    made = number = 0
+    while made < kills:
+        trial = one_kill(site, number, names[made % len(names)], draw.uniform(0.0, length))
+        made += trial.at_s is not None
         number += 1
-    return done
+        yield trial
 
 
 def summary(done: list[Trial]) -> dict[str, dict[str, Any]]:
@@ -542,10 +538,10 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folder for a look")
     options = parser.parse_args()
 
-    def show(number: int, trial: Trial) -> None:
+    def show(trial: Trial) -> None:
         at = "too late" if trial.at_s is None else f"{trial.at_s:.2f} s"
         print(
-            f"{number:>4} {trial.victim:<24}{at:>9} {trial.finished:>2} finished "
+            f"{trial.victim:<24}{at:>9} {trial.finished:>2} finished "
             f"{trial.status:<13}{trial.after:<11} truth {trial.truth_s:5.2f} s "
             f"left {trial.left_s:5.2f} s  {'; '.join(trial.problems)}",
             flush=True,
@@ -553,15 +549,21 @@ def main() -> int:
 
     place = Path(tempfile.mkdtemp(prefix="benchwright-crashes-"))
     site = Site(place)
+    done: list[Trial] = []
     try:
-        done = trials(site, options.kills, options.seed, show)
+        for trial in trials(site, options.kills, options.seed):
+            show(trial)
+            done.append(trial)
+    except KeyboardInterrupt:
+        print("interrupted: what was seen so far")
     finally:
         site.close()
         if not options.keep:
             shutil.rmtree(place, ignore_errors=True)
-    figures = {"kills": options.kills, "seed": options.seed, "victims": summary(done)}
+    kills = sum(trial.at_s is not None for trial in done)
+    figures = {"kills": kills, "seed": options.seed, "victims": summary(done)}
     problems = [problem for trial in done for problem in trial.problems]
-    print(f"{options.kills} kills, {len(problems)} problems")
+    print(f"{kills} kills, {len(problems)} problems")
     print("written:", write_results("crashes", figures))
     return 1 if problems else 0
 

@@ -41,7 +41,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.timeout(900)
 def test_kills_at_random_moments_lose_no_finished_replicate_and_leave_nothing(site: Site) -> None:
-    done = trials(site, KILLS, SEED)
+    done = list(trials(site, KILLS, SEED))
     assert not [f"{t.victim} at {t.at_s}: {t.problems}" for t in done if t.problems]
     table = summary(done)
     assert {victim: figures["kills"] for victim, figures in table.items()} == dict.fromkeys(
