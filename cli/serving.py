@@ -87,14 +87,20 @@ def start(config: Mapping[str, Any], options: RunOptions) -> int:
             return 0
         progress.expect(made)
         code = follow(folder, submission, progress)
-    return code or show(str(config["domain"]), folder, options.as_json)
+    shown = show(str(config["domain"]), folder, options.as_json)
+    return code or shown
 
 
 def show(domain: str, folder: RunFolder, as_json: bool) -> int:
-    """Print the domain's own report. Returns 0 for success, 4 for partial and failed."""
+    """Print the domain's own report. Returns 0 for success, 4 for partial, failed and none."""
     import json
 
+    from cli.run import show_result
+
     place = folder.path / domain
+    if not (place / "report.json").is_file():  # it was interrupted before there was one
+        show_result(folder.read(), as_json)
+        return NOT_A_SUCCESS
     facts: dict[str, Any] = json.loads((place / "report.json").read_text(encoding="utf-8"))
     if as_json:
         from benchwright.report.json import run_json

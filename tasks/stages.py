@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,7 @@ from benchwright.execution.runner import Replicate
 from benchwright.planning.signing import sign_stage
 from benchwright.spec.context import Approval
 from benchwright.spec.model import StageKind
+from tasks.measured import take_measurements
 from tasks.session import RunSession, session
 
 
@@ -106,9 +108,12 @@ def step(stage: str, arm: str) -> None:
     run.folder.event({"kind": "step_started", "stage": stage})
     needed = {name: results_of(run, name) for name in the_stage.needs}
     run.slots.let_go()
+    begun = time.monotonic()
     with run.slots.gpus(the_stage):
         returned = run.runner.step(the_stage, run.arms[arm], needed)
-    run.steps[stage] = asdict(returned) if isinstance(returned, Approval) else returned
+    wall_s = time.monotonic() - begun
+    kept = asdict(returned) if isinstance(returned, Approval) else returned
+    run.steps[stage] = take_measurements(run, the_stage, arm, kept, wall_s)
     run.folder.event({"kind": "step_done", "stage": stage})
 
 

@@ -120,12 +120,14 @@ MANIFEST: tuple[dict[str, Any], ...] = (
     {
         "name": "evaluate.evalscope_version",
         "reason": "prompts and scoring differ between evaluator versions",
+        "verify": "effective: evaluate.evalscope_version",
         "impact": "the same answers get another score",
         "since": "1",
     },
     {
         "name": "evaluate.limit",
         "reason": "the first items of a set aren't the set",
+        "verify": "effective: evaluate.limit",
         "impact": "a score over other items, with another interval",
         "since": "1",
     },

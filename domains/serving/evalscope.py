@@ -309,6 +309,10 @@ def _effective(config: Mapping[str, Any]) -> dict[str, Any]:
     ):
         if theirs in config:
             used[f"evaluate.{ours}"] = config[theirs]
+    if config.get("limit") is not None:
+        used["evaluate.limit"] = config["limit"]
+    if config.get("evalscope_version"):
+        used["evaluate.evalscope_version"] = str(config["evalscope_version"])
     return used
 
 

@@ -10,13 +10,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from benchwright import StageContext
 from benchwright.record.store import RunFolder
 from domains.serving import runner, speed_runner
 from domains.serving.probe import Probe
-from domains.serving.request import accuracy_request, speed_request
+from domains.serving.request import Record, accuracy_request, speed_request
 from domains.serving.results import Evaluation, Progress, Reporter
 from domains.serving.speed import LoadRun
 
@@ -33,6 +33,9 @@ def _reporter(context: StageContext, stage: str) -> Reporter:
         tell(str(seen), done=seen.done, total=seen.total)
 
     return Reporter(say=tell, progress=progress)
+
+
+_R = TypeVar("_R", bound=Record)
 
 
 @contextmanager
@@ -66,7 +69,7 @@ def accuracy_evaluate(context: StageContext) -> dict[str, Any]:
         evaluation, failure = runner.run_evaluate(
             request, before, context.run_dir, _reporter(context, "evaluate")
         )
-    return {"evaluation": _dump(evaluation), "failure": failure}
+    return {"evaluation": _keep(context, "evaluation", evaluation), "failure": failure}
 
 
 def accuracy_validate(context: StageContext) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def accuracy_validate(context: StageContext) -> dict[str, Any]:
     result = runner.conclude(
         accuracy_request(context.params),
         _load(Probe, context.results["probe"]["probe"]),
-        _load(Evaluation, context.results["evaluate"]["evaluation"]),
+        _kept(context, Evaluation, context.results["evaluate"]["evaluation"]),
         context.run_dir,
         context.results["evaluate"]["failure"],
     )
@@ -83,6 +86,23 @@ def accuracy_validate(context: StageContext) -> dict[str, Any]:
 
 def _dump(record: Any) -> Any:
     return None if record is None else record.model_dump(mode="json")
+
+
+def _keep(context: StageContext, name: str, record: Record | None) -> str | None:
+    """Write a record into the run's folder, and give its name: it has a line for each item or
+    request, too much for what a step returns."""
+    if record is None:
+        return None
+    file = context.run_dir / "artifacts" / f"{name}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(record.model_dump_json(indent=1), encoding="utf-8")
+    return str(file.relative_to(context.run_dir))
+
+
+def _kept(context: StageContext, kind: type[_R], name: str | None) -> _R | None:
+    if name is None:
+        return None
+    return kind.model_validate_json((context.run_dir / name).read_text(encoding="utf-8"))
 
 
 def _load(kind: Any, value: Any) -> Any:
@@ -106,7 +126,7 @@ def speed_evaluate(context: StageContext) -> dict[str, Any]:
         run, failure = speed_runner.send(
             request, before, context.run_dir, _reporter(context, "evaluate")
         )
-    return {"run": _dump(run), "failure": failure}
+    return {"run": _keep(context, "load", run), "failure": failure}
 
 
 def speed_validate(context: StageContext) -> dict[str, Any]:
@@ -114,7 +134,7 @@ def speed_validate(context: StageContext) -> dict[str, Any]:
     result = speed_runner.conclude(
         speed_request(context.params),
         _load(Probe, context.results["probe"]["probe"]),
-        _load(LoadRun, context.results["evaluate"]["run"]),
+        _kept(context, LoadRun, context.results["evaluate"]["run"]),
         context.run_dir,
         context.results["evaluate"]["failure"],
     )

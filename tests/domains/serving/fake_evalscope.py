@@ -166,6 +166,7 @@ def main():
                 "generation_config": generation,
                 "repeats": args.repeats,
                 "eval_batch_size": args.eval_batch_size,
+                "limit": args.limit,
                 "seed": int(args.seed),
                 "evaluation_identity": {"benchmarks": {name: {"evaluation_version": "v1.1"}}},
                 "resolved_benchmarks": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import stat
@@ -183,16 +182,15 @@ def speed(port: int, tmp: Path, kind: str = "new", **changes: Any) -> SpeedReque
     return speed_request(params)
 
 
-def marked_processes() -> list[int]:
-    """Processes of this machine that belong to a job of ours."""
+def marked_processes(folder: Path) -> list[int]:
+    """Processes of jobs that run below a folder: other runs on this machine are not ours."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        try:
+        with suppress(OSError):
             environ = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if b"BENCHWRIGHT_JOB=" in environ and os.getpid() != int(entry.name):
-            found.append(int(entry.name))
+            below = (entry / "cwd").readlink().is_relative_to(folder)
+            if b"BENCHWRIGHT_JOB=" in environ and below:
+                found.append(int(entry.name))
     return found

@@ -73,7 +73,7 @@ def test_a_good_run_gives_score_interval_items_and_the_report_in_its_shape(
     assert "hush" not in report
     assert "--api-key '***'" in report
     assert "hush" not in (tmp_path / "run" / "accuracy" / "report.json").read_text()
-    assert parts.marked_processes() == []
+    assert parts.marked_processes(tmp_path) == []
 
 
 def test_a_server_that_is_down_fails_at_once_and_says_so(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_slow_server_meets_the_deadline_and_nothing_is_left_on_the_host(
         result = run(server.port, tmp_path, evaluate__timeout_s=1.0)
     assert result.state is State.FAILED
     assert "passed its deadline and was ended" in notes(result)
-    assert parts.marked_processes() == []
+    assert parts.marked_processes(tmp_path) == []
 
 
 def test_a_server_that_dies_half_way_fails_the_run(tmp_path: Path, answers: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_run_that_lost_its_client_is_found_again_and_asks_nothing_twice(
         wait_for(lambda: server.completions() >= 2)
         child.send_signal(signal.SIGKILL)
         child.wait()
-        assert parts.marked_processes()
+        assert parts.marked_processes(tmp_path)
         result = run(server.port, tmp_path, Reporter(say=said.append))
         assert server.completions() == 12
     assert result.state is State.SUCCESS, notes(result)
@@ -376,4 +376,4 @@ def test_an_interrupted_run_leaves_nothing_on_the_host(tmp_path: Path, answers: 
         wait_for(lambda: server.completions() >= 2)
         child.send_signal(signal.SIGINT)
         child.wait(timeout=20)
-        assert parts.marked_processes() == []
+        assert parts.marked_processes(tmp_path) == []

@@ -110,4 +110,4 @@ def test_a_real_model_on_a_real_host_gives_a_report_that_a_person_would_accept(
     page = (tmp_path / "run" / "accuracy" / "report.html").read_text()
     assert "<svg" in page
     assert "http" not in page.replace("http://127.0.0.1", "").replace("http://www.w3.org", "")
-    assert parts.marked_processes() == []
+    assert parts.marked_processes(sshd.home) == []

@@ -62,7 +62,7 @@ def test_a_real_model_gives_a_speed_report_over_closed_and_open_loops(
     text = (folder / "report.md").read_text()
     assert "| Request rate (req/s) |" in text
     assert "100.0% of those sent" in text
-    assert parts.marked_processes() == []
+    assert parts.marked_processes(sshd.home) == []
 
 
 def test_requests_that_the_real_load_program_sees_fail_are_counted(

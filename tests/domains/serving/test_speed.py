@@ -150,7 +150,7 @@ def test_a_good_run_gives_the_table_the_intervals_the_plot_and_a_measurement_a_b
     assert page.count("<circle") == 3
     assert len(result.measurements) == 3
     assert set(result.measurements[0]) >= {"output_tok_s.c2", "ttft_ms.c4", "e2e_ms.r20"}
-    assert parts.marked_processes() == []
+    assert parts.marked_processes(tmp_path) == []
 
 
 def test_failed_requests_are_counted_and_in_no_figure(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_replicate_that_hangs_meets_its_deadline_and_the_others_go_on(tmp_path
         result = run_speed(asked, tmp_path / "run")
     assert result.state is State.FAILED
     assert "it passed its deadline" in notes(result)
-    assert parts.marked_processes() == []
+    assert parts.marked_processes(tmp_path) == []
 
 
 def test_two_speed_runs_never_overlap_on_one_endpoint(tmp_path: Path) -> None:

@@ -148,4 +148,4 @@ def test_a_stage_that_is_terminated_ends_what_runs_on_the_host(tmp_path: Path) -
             time.sleep(0.05)
         child.send_signal(signal.SIGTERM)
         child.wait(timeout=20)
-        assert parts.marked_processes() == []
+        assert parts.marked_processes(tmp_path) == []
