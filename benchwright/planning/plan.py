@@ -95,13 +95,17 @@ class Plan:
         return tuple(stage for stage in self.config.stages if stage.kind is kind)
 
 
-def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Plan:
+def make_plan(
+    resolved: Resolved, home: Path, environ: Mapping[str, str], *, own_history: bool = False
+) -> Plan:
     """Plan a run.
 
     Args:
         resolved: The configuration.
         home: `$BENCHMARK_HOME`; need not exist.
         environ: The environment that the run would be asked for in.
+        own_history: It is an entry of a suite, which is held against its own earlier runs, and
+            not against those of its neighbours that ask something else on purpose.
 
     Raises:
         BadInput: The graph, a template or an input is wrong.
@@ -112,6 +116,8 @@ def make_plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Pla
     check_treatment(config, config.stages)
     hashed = config_hash(config)
     earlier = priors(home, config.domain, config.recipe, config_hash=hashed, like=config)
+    if own_history:
+        earlier = tuple(view for view in earlier if view.config_hash == hashed)
     require_declared(config, resolved.manifest, earlier)
     require_justified(config, resolved.manifest, earlier)
     arms = expand_arms(config)
