@@ -21,6 +21,9 @@ from benchwright.errors import BenchwrightError, GateRefused, Where
 from benchwright.record.home import Layout
 from benchwright.record.store import RunFolder
 
+QUEUE_SLOTS = 1000
+"""More than will ever wait for one host."""
+
 LEASES = ".leases"
 """File in a run's folder with the leases that it holds, for who finds it dead."""
 
@@ -28,6 +31,14 @@ LEASES = ".leases"
 def measure_limit(host: str) -> str:
     """Name of the limit by which one stage at a time is measured on a host."""
     return f"measure:{host}"
+
+
+def queue_limit(host: str) -> str:
+    """Name of the limit by which runs that wait to measure are counted; it holds nobody back.
+
+    The server says who was denied a slot to nobody else, so those who wait say it here.
+    """
+    return f"measure:{host}:waiting"
 
 
 def gpu_limit(host: str) -> str:
@@ -79,7 +90,7 @@ def ensure_limits(client: SyncPrefectClient, wanted: Mapping[str, int]) -> dict[
 
 
 def read_limit(client: SyncPrefectClient, name: str) -> dict[str, Any] | None:
-    """A limit as the server has it (`limit`, `active`, `active_slots`, `denied_slots`)."""
+    """A limit as the server has it (`limit`, `active`, `active_slots`)."""
     try:
         found: dict[str, Any] = client.request(
             "GET", "/v2/concurrency_limits/{id_or_name}", path_params={"id_or_name": name}

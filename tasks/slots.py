@@ -32,11 +32,13 @@ from benchwright.execution.host import host_name
 from benchwright.spec.model import Stage, StageKind
 from tasks.limits import (
     LEASES,
+    QUEUE_SLOTS,
     ensure_limits,
     free_leaked,
     give_back,
     gpu_limit,
     measure_limit,
+    queue_limit,
     read_limit,
     refuse_above,
 )
@@ -54,7 +56,7 @@ FIRST_POLL_S, LONGEST_POLL_S = 0.02, 0.2
 """How often a run that waits asks again. The server's own advice (up to 30 s) is for crowds."""
 
 GIVE_WAY_S = 2 * LONGEST_POLL_S
-"""A run whose slot others were denied leaves it free for so long, for one of them to ask again."""
+"""A run leaves its slot free for so long where others wait, for one of them to ask again."""
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class Slots:
         for stage in stages:
             host = stage.host or host_name()
             if stage.kind is StageKind.MEASURE:
-                wanted[measure_limit(host)] = 1
+                wanted |= {measure_limit(host): 1, queue_limit(host): QUEUE_SLOTS}
             if stage.resources.gpus and stage.host is None:
                 # All that are there, not only those that this run may see.
                 wanted[gpu_limit(host)] = len(read_machine({}).gpus)
@@ -127,12 +129,13 @@ class Slots:
     @contextmanager
     def measuring(self, stage: Stage) -> Iterator[None]:
         """Hold the measuring slot of a stage's host, and the GPU slots that the stage asks for."""
-        name = measure_limit(stage.host or host_name())
+        host = stage.host or host_name()
+        name = measure_limit(host)
         kept = self._kept.pop(name, None)
         if kept is not None and (kept.lost or time.monotonic() - kept.taken > HOLD_S):
-            self._give_way(kept)
+            self._give_way(kept, queue_limit(host))
             kept = None
-        lease = kept or self._take(name, 1)
+        lease = kept or self._take(name, 1, queue_limit(host))
         try:
             with self.gpus(stage):
                 yield
@@ -194,28 +197,32 @@ class Slots:
             )
         return int(found["limit"])
 
-    def _take(self, name: str, slots: int) -> Lease:
-        """Take slots; waits while others have them.
+    def _take(self, name: str, slots: int, queue: str | None = None) -> Lease:
+        """Take slots; waits while others have them, and counts itself in `queue` meanwhile.
 
         Raises:
             Interrupted: It was cancelled while it waited.
             BenchwrightError: The limit is missing.
             GateRefused: It has fewer slots.
         """
-        pause = FIRST_POLL_S
-        waited = False
-        while True:
+        answer = self._ask(name, slots)
+        if answer is None and free_leaked(self.client, self.home):
             answer = self._ask(name, slots)
-            if answer is not None:
-                return self._remember(answer, name)
-            if not waited:
-                waited = True
-                if free_leaked(self.client, self.home):
-                    continue
-                self.on_wait(f"{name}, which another run has")
-            if self.cancelled.wait(pause):
-                raise Interrupted(f"the run was cancelled while it waited for {name}")
-            pause = min(2 * pause, LONGEST_POLL_S)
+        if answer is not None:
+            return self._remember(answer, name)
+        self.on_wait(f"{name}, which another run has")
+        place = self._remember(self._ask(queue, 1), queue) if queue is not None else None
+        pause = FIRST_POLL_S
+        try:
+            while not self.cancelled.wait(pause):
+                answer = self._ask(name, slots)
+                if answer is not None:
+                    return self._remember(answer, name)
+                pause = min(2 * pause, LONGEST_POLL_S)
+        finally:
+            if place is not None:
+                self._free(place)
+        raise Interrupted(f"the run was cancelled while it waited for {name}")
 
     def _ask(self, name: str, slots: int) -> Mapping[str, object] | None:
         """Ask once; None where others have them."""
@@ -250,7 +257,8 @@ class Slots:
             )
         return answer
 
-    def _remember(self, answer: Mapping[str, object], name: str) -> Lease:
+    def _remember(self, answer: Mapping[str, object] | None, name: str) -> Lease:
+        assert answer is not None, f"all slots of {name} are taken"
         lease = Lease(str(answer["lease_id"]), name, time.monotonic())
         with self._lock:
             self._leases[lease.id] = lease
@@ -271,14 +279,14 @@ class Slots:
         with self._lock:
             self._write()
 
-    def _give_way(self, lease: Lease) -> None:
-        """Free slots, and leave them free for a moment where others were denied them."""
-        denied = False
+    def _give_way(self, lease: Lease, queue: str) -> None:
+        """Free slots, and leave them free for a moment where others wait for them."""
+        waiting = False
         with contextlib.suppress(Exception):
-            found = read_limit(self.client, lease.name)
-            denied = found is not None and bool(found.get("denied_slots"))
+            found = read_limit(self.client, queue)
+            waiting = found is not None and bool(found["active_slots"])
         self._free(lease)
-        if denied:
+        if waiting:
             self.cancelled.wait(GIVE_WAY_S)
 
     def _write(self) -> None:
