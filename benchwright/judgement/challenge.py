@@ -24,6 +24,7 @@ from benchwright.judgement.units import UnitKind, units_of
 from benchwright.judgement.verdict import Tag
 from benchwright.judgement.view import RunView
 from benchwright.spec.arms import expand_arms
+from benchwright.spec.graph import is_link
 from benchwright.spec.manifest import Manifest
 from benchwright.spec.model import BenchmarkConfig, Metric, Role, Scale, Stage, StageKind
 from benchwright.spec.values import as_text
@@ -192,7 +193,7 @@ def _given(config: BenchmarkConfig, stages: Sequence[Stage]) -> list[str]:
     """The metrics that the measure stages give; empty where one of them leaves it open."""
     names: list[str] = []
     for stage in stages:
-        if stage.kind is not StageKind.MEASURE:
+        if stage.kind is not StageKind.MEASURE or is_link(stage, stages):
             continue
         if stage.metrics_from is None or not stage.metrics_from.fields:
             return [metric.name for metric in config.metrics]

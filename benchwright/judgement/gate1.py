@@ -94,12 +94,12 @@ def _missing(entry: ManifestEntry, earlier: RunView | None) -> Difference:
     if earlier is not None and entry.name in earlier.config.flat_params:
         value, source = earlier.config.flat_params[entry.name], f"in {earlier.run_id}"
     known = as_text(tuple(value) if isinstance(value, list) else value)
-    impact = f" If it drifts: {entry.impact}" if entry.impact else ""
+    impact = f" If it drifts: {entry.impact.rstrip('.')}." if entry.impact else ""
     return Difference(
         field=entry.name,
         left="not declared",
         right=f"{known} ({source})",
-        why=f"{entry.reason}{impact}",
+        why=f"{entry.reason.rstrip('.')}.{impact}",
     )
 
 

@@ -113,13 +113,13 @@ def make_plan(
             declared isn't, or one differs from the latest RELIABLE run without a reason.
     """
     config = resolved.config
-    check_treatment(config, config.stages)
     hashed = config_hash(config)
     earlier = priors(home, config.domain, config.recipe, config_hash=hashed, like=config)
     if own_history:
         earlier = tuple(view for view in earlier if view.config_hash == hashed)
     require_declared(config, resolved.manifest, earlier)
     require_justified(config, resolved.manifest, earlier)
+    check_treatment(config, config.stages)
     arms = expand_arms(config)
     prep = plan_prep(config, arms, resolved.folders, resolved.domain.version, home, environ)
     caveats = preflight(config, resolved.folders, home)

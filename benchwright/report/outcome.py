@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchwright.execution.sample import Sample
+from benchwright.judgement.gate1 import VERIFIED
 from benchwright.judgement.sceptic import plausibility
 from benchwright.judgement.verdict import Tag
 from benchwright.judgement.view import RunView
@@ -90,7 +91,8 @@ def _wrong(record: RunRecord) -> Iterable[str]:
         yield from _unjudged(record)
     # What a judged run is to be blamed for is judgement's to say; it saw `view.findings` too,
     # but for those that came up when the record was read.
-    findings = (*(judgement.findings if judgement else ()), *view.findings)
+    seen = [finding for finding in view.findings if finding.code != VERIFIED]
+    findings = (*(judgement.findings if judgement else ()), *seen)
     for weight in ((True, True), (True, False), (False, True), (False, False)):
         for finding in findings:
             if (finding.failure, finding.caveat) == weight:
@@ -149,10 +151,13 @@ def _unknown(record: RunRecord) -> Iterable[str]:
     if not measured:
         yield "Nothing was measured."
         return
-    silent = sum(not sample.measurement.effective for sample in measured if sample.measurement)
+    # A replicate may be a chain of stages, of which one reports for all.
+    told = {sample.order for sample in measured if _reports(sample)}
+    replicates = {sample.order for sample in measured}
+    silent = len(replicates - told)
     if silent:
         yield (
-            f"{count(silent, 'replicate')} of {len(measured)} did not report the parameter "
+            f"{count(silent, 'replicate')} of {len(replicates)} did not report the parameter "
             "values in use: that they were the declared ones is assumed."
         )
     if config.hypothesis is None:
@@ -171,3 +176,7 @@ def _unknown(record: RunRecord) -> Iterable[str]:
         yield "Nothing was judged."
     elif view.tag is not Tag.RELIABLE:
         yield "It was not reproduced by a second run yet."
+
+
+def _reports(sample: Sample) -> bool:
+    return sample.measurement is not None and bool(sample.measurement.effective)

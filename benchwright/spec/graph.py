@@ -147,11 +147,24 @@ def reached_by(stages: Sequence[Stage], parameter: str, config: BenchmarkConfig)
     return tuple(stage.name for stage in stages if parameter in uses(stage, config))
 
 
+def is_link(stage: Stage, stages: Sequence[Stage]) -> bool:
+    """Whether a measure stage only prepares its replicate for another one, as a training does.
+
+    It runs anew in each replicate, and the stage that needs it gives the metrics.
+    """
+    return (
+        stage.kind is StageKind.MEASURE
+        and stage.cmd is not None
+        and stage.metrics_from is None
+        and any(other.kind is StageKind.MEASURE and stage.name in other.needs for other in stages)
+    )
+
+
 def reported_metrics(stages: Sequence[Stage]) -> frozenset[str] | None:
     """The metrics that the measure stages say they report; None where one may report any."""
     reported: set[str] = set()
     for stage in stages:
-        if stage.kind is not StageKind.MEASURE:
+        if stage.kind is not StageKind.MEASURE or is_link(stage, stages):
             continue
         if stage.metrics_from is None or not stage.metrics_from.fields:
             return None
@@ -164,6 +177,7 @@ def check_graph(
     *,
     config: BenchmarkConfig | None = None,
     locate: Locate | None = None,
+    awaited: Collection[str] = (),
 ) -> None:
     """Refuse a graph that can't run, or that would measure something else than it seems to.
 
@@ -171,6 +185,8 @@ def check_graph(
         stages: The stages, in the order of the file.
         config: The configuration; with it, templates, parameters and metrics are checked too.
         locate: Where a key path such as `("stages", 0, "needs", 1)` was written.
+        awaited: Parameters that a manifest asks for and nothing declares: a plan that lacks them
+            is refused for that, with the value to give them, and not for a template's name.
 
     Raises:
         BadInput: With the stages named.
@@ -183,7 +199,7 @@ def check_graph(
     graph.check_kinds()
     graph.check_bodies()
     if config is not None:
-        graph.check_parameters(config)
+        graph.check_parameters({**dict.fromkeys(awaited, ""), **config.flat_params})
         graph.check_metrics(config)
 
 
@@ -417,15 +433,15 @@ class _Graph:
                     expected="a shell command",
                 )
             by_command = stage.kind is StageKind.MEASURE and stage.cmd is not None
-            if by_command and stage.metrics_from is None:
+            if by_command and stage.metrics_from is None and not is_link(stage, self.stages):
                 raise BadInput(
                     f"the measure stage `{stage.name}` doesn't say where its metrics are",
                     where=self.locate(("stages", place)),
-                    expected="`metrics_from: {stdout: true}` or `metrics_from: {file: PATH}`",
+                    expected="`metrics_from: {stdout: true}` or `metrics_from: {file: PATH}`; only "
+                    "a stage that another measure stage needs may go without",
                 )
 
-    def check_parameters(self, config: BenchmarkConfig) -> None:
-        params = config.flat_params
+    def check_parameters(self, params: Mapping[str, Value]) -> None:
         for place, stage in enumerate(self.stages):
             for at, artifact in enumerate(stage.produces):
                 if artifact in params:

@@ -351,13 +351,16 @@ class _Resolver:
         config = config.model_copy(update={"stages": stages})
         if not config.metrics:
             config = config.model_copy(update={"metrics": tuple(domain.metrics(config))})
-        check_graph(stages, config=config, locate=locate)
+        params = config.flat_params
+        missing = tuple(entry for entry in manifest.entries if not entry.declared_in(params))
+        awaited = [entry.name for entry in missing]
+        check_graph(stages, config=config, locate=locate, awaited=awaited)
         config = self._without_unreported(config)
         with self._placed():
             domain.check(config)
-        check_treatment(config, stages, locate=locate)
+        filled = {**config.params, **dict.fromkeys(awaited, "")}
+        check_treatment(config.model_copy(update={"params": filled}), stages, locate=locate)
         config = config.model_copy(update={"stages": order(stages)})
-        params = config.flat_params
         return Resolved(
             config=config,
             domain=domain,
@@ -366,7 +369,7 @@ class _Resolver:
             folder=self.folder,
             provenance=self._provenance(config, made),
             notes=tuple(self.notes),
-            missing=tuple(e for e in manifest.entries if not e.declared_in(params)),
+            missing=missing,
         )
 
     def _without_unreported(self, config: BenchmarkConfig) -> BenchmarkConfig:

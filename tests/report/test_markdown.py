@@ -9,11 +9,13 @@ import pytest
 from markdown_it import MarkdownIt
 
 from benchwright.identity.fingerprint import Fingerprint
-from benchwright.judgement.verdict import Decision, Tag
+from benchwright.judgement.gate1 import VERIFIED
+from benchwright.judgement.verdict import Decision, Finding, Tag
 from benchwright.record.lessons import Entry
 from benchwright.record.run import RunRecord, Status
 from benchwright.report.background import Background
 from benchwright.report.markdown import escape, render_markdown
+from benchwright.report.outcome import went_wrong
 from benchwright.report.sections import TITLES
 from tests.report.planted import planted
 from tests.report.sample_record import FINGERPRINT, TREATMENT, bare_record, record, steps_record
@@ -278,3 +280,18 @@ def test_ordinary_names_stay_readable() -> None:
     assert (
         escape("p50_ms of corpus.n_docs=20000: 1.5 ms") == "p50_ms of corpus.n_docs=20000: 1.5 ms"
     )
+
+
+def test_what_was_verified_is_not_told_as_something_that_went_wrong() -> None:
+    run = record()
+    verified = replace(run.view, findings=(*run.view.findings, Finding(VERIFIED, "threads")))
+    assert went_wrong(replace(run, view=verified)) == went_wrong(run)
+
+
+def test_a_result_that_is_too_good_is_told_among_what_remained_unknown() -> None:
+    run = record()
+    assert run.view.judgement is not None
+    verdict = replace(run.view.judgement.verdicts[0], effect=0.01)
+    said = replace(run.view.judgement, verdicts=(verdict,))
+    found = went_wrong(replace(run, view=replace(run.view, judgement=said, tag=Tag.QUALIFIED)))
+    assert any("both arms did the same work" in line for line in found)

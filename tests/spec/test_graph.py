@@ -14,6 +14,7 @@ from benchwright.spec.graph import (
     environment,
     order,
     reached_by,
+    reported_metrics,
     uses,
 )
 from benchwright.spec.model import BenchmarkConfig, Stage
@@ -250,3 +251,15 @@ def test_a_treatment_without_a_measurement_is_refused() -> None:
     only = stage("probe", "step", cmd="./p {a.x}")
     with pytest.raises(BadInput, match="no stage measures anything"):
         check_treatment(treated(only), (only,))
+
+
+def test_a_training_needs_no_metrics_of_its_own_where_an_evaluation_needs_it() -> None:
+    train = stage("train", "measure", cmd="./train {run.seed} {model}", metrics_from=None,
+                  produces=["model"])  # fmt: skip
+    evaluate = stage("eval", "measure", cmd="./eval {model}", needs=["train"])
+    check_graph((train, evaluate), config=config(train, evaluate))
+    told = stage("eval", "measure", cmd="./eval {model}", needs=["train"],
+                 metrics_from={"stdout": True, "fields": ["t"]})  # fmt: skip
+    assert reported_metrics((train, told)) == {"t"}
+    with pytest.raises(BadInput, match="doesn't say where its metrics are"):
+        check_graph((train, evaluate.model_copy(update={"needs": ()})))

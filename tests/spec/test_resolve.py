@@ -620,3 +620,12 @@ def test_data_that_came_from_no_file_is_refused_by_its_key(place: Place) -> None
     with pytest.raises(BenchwrightError) as caught:
         from_mapping(data, folder=place.folder, domains=place.domains, recipes=place.recipes)
     assert str(caught.value).startswith("stages.run.knd: `knd` is no key of `stages.run`")
+
+
+def test_a_parameter_that_the_manifest_misses_is_left_to_the_plan_though_a_stage_names_it(
+    place: Place,
+) -> None:
+    text = SAMPLE.replace(" --segments", " --tokenizer {tokenizer} --segments")
+    found = place.resolve(text)
+    assert [entry.name for entry in found.missing] == ["tokenizer"]
+    assert "is no declared name" in place.refusal(text.replace("{tokenizer}", "{tokeniser}"))
