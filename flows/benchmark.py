@@ -80,6 +80,7 @@ def benchmark(
     replicates: int | None = None,
     max_cost_usd: float | None = None,
     asked_by: str | None = None,
+    suite: str | None = None,
 ) -> State[Any]:
     """Plan an experiment, run it, judge it, and record and report what came of it.
 
@@ -95,6 +96,7 @@ def benchmark(
         replicates: Replicates of each arm, instead of the configuration's.
         max_cost_usd: Approved beforehand, in US dollars; without it, what costs something asks.
         asked_by: Who asks for the run; with `max_cost_usd`, who approves it.
+        suite: Name of the suite that it is an entry of: it is held against its own earlier runs.
     """
     try:
         run = open_run(
@@ -105,7 +107,7 @@ def benchmark(
             home=home,
             folder=folder,
             because=because,
-            changes=Changes(tuple(overrides), replicates),
+            changes=Changes(tuple(overrides), replicates, suite or ""),
             consent=beforehand(max_cost_usd, asked_by),
         )
     except BenchwrightError as problem:

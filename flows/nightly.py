@@ -30,7 +30,6 @@ from prefect.states import Cancelled, Cancelling, Completed, Failed
 
 from benchwright.errors import BadInput, BenchwrightError, Interrupted, Where
 from benchwright.judgement.history import require_library
-from benchwright.planning.plan import Plan, make_plan, refuse_challenged
 from benchwright.planning.quoting import quote_plan, write_quote
 from benchwright.planning.start import create_run
 from benchwright.record import clock
@@ -45,14 +44,11 @@ from benchwright.spec.suite import Entry, Suite, read_suite, suite_files
 from domains.library import known_domains, recipe_folders
 from domains.suites import suite_folders
 from flows.benchmark import benchmark, end_runs
-from flows.submission import RUN_TAG, flow_home
+from flows.submission import RUN_TAG, flow_home, plan_run
 from tasks.nightly import judge, summary
 
 PROGRESS: ContextVar[Callable[[str], None]] = ContextVar("benchwright_nightly_progress")
 """Told in a sentence what begins and ends, where someone follows in this process."""
-
-ASKED_BEFORE = "already-answered"
-"""Code of the challenge that the same was asked before; see `judgement.challenge`."""
 
 POLL_S = 2.0
 """How often the server is asked how far a run on another machine is (seconds)."""
@@ -205,29 +201,15 @@ def run_here(night: Night, entry: Entry) -> RunFolder:
     Raises:
         BenchwrightError: It can't be planned, or is refused.
     """
-    plan, because = plan_entry(night, entry)
+    plan, because = plan_run(
+        resolve_entry(night, entry), night.home, entry.because, night.suite.name
+    )
     run = create_run(plan, night.home, because=because, name=entry.name)
     write_quote(run.path, quote_plan(plan, os.environ))
     write_consent(run.path, consent(night, entry))
     benchmark(run_id=run.run_id, home=str(night.home), return_state=True)
     run.settle()
     return run
-
-
-def plan_entry(night: Night, entry: Entry) -> tuple[Plan, str | None]:
-    """An entry's plan, and the reason to go on in spite of what speaks against it.
-
-    That the same was asked before speaks against any run but a suite's, which is there for that.
-
-    Raises:
-        BadInput, GateRefused: It can't be planned, or is challenged for another reason.
-    """
-    plan = make_plan(resolve_entry(night, entry), night.home, os.environ, own_history=True)
-    because = entry.because
-    if because is None and {one.code for one in plan.challenges} == {ASKED_BEFORE}:
-        because = f"the suite {night.suite.name} asks the same every night"
-    refuse_challenged(plan, because)
-    return plan, because if plan.challenges else None
 
 
 def consent(night: Night, entry: Entry) -> Consent:
@@ -296,11 +278,11 @@ def run_there(night: Night, entry: Entry, deployment: str) -> RunFolder:
         Interrupted: The suite was ended while it waited.
         BenchwrightError: It ended without a run, or its record isn't in this home.
     """
-    _, because = plan_entry(night, entry)
     parameters: dict[str, Any] = {
         "overrides": list(night.suite.overrides(entry)),
         "replicates": entry.replicates,
-        "because": because,
+        "because": entry.because,
+        "suite": night.suite.name,
         "max_cost_usd": entry.max_cost_usd,
         "asked_by": f"suite {night.suite.name}",
     }

@@ -13,7 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
 
 from benchwright.errors import BadInput, Where
-from benchwright.planning.plan import make_plan, refuse_challenged
+from benchwright.planning.plan import Plan, make_plan, refuse_challenged
 from benchwright.planning.quoting import quote_plan, write_quote
 from benchwright.planning.start import create_run
 from benchwright.record.consent import Consent, write_consent
@@ -36,10 +36,38 @@ class Changes:
     Attributes:
         overrides: `name=value` of parameters.
         replicates: Replicates of each arm; None: the configuration's.
+        suite: Name of the suite that it is an entry of; empty: of none.
     """
 
     overrides: tuple[str, ...] = ()
     replicates: int | None = None
+    suite: str = ""
+
+
+ASKED_BEFORE = "already-answered"
+"""Code of the challenge that the same was asked before; see `judgement.challenge`."""
+
+
+def plan_run(
+    resolved: Resolved, home: Path, because: str | None, suite: str = ""
+) -> tuple[Plan, str | None]:
+    """A flow's plan, and the reason to go on in spite of what speaks against it.
+
+    That the same was asked before speaks against any run but a suite's, which is there for that.
+
+    Raises:
+        BadInput: It can't be planned.
+        GateRefused: A gate or a policy refuses it, or it is challenged for another reason.
+    """
+    if in_deployment():
+        from blocks.policy import resources_policy
+
+        resources_policy().check(resolved.config)
+    plan = make_plan(resolved, home, os.environ, own_history=bool(suite))
+    if suite and because is None and {one.code for one in plan.challenges} == {ASKED_BEFORE}:
+        because = f"the suite {suite} asks the same every night"
+    refuse_challenged(plan, because)
+    return plan, because
 
 
 def beforehand(max_usd: float | None, who: str | None) -> Consent | None:
@@ -82,12 +110,7 @@ def open_run(
     if begun is not None:
         return begun
     resolved = _resolved(config, path, digest, folder, changes)
-    if in_deployment():
-        from blocks.policy import resources_policy
-
-        resources_policy().check(resolved.config)
-    plan = make_plan(resolved, place, os.environ)
-    refuse_challenged(plan, because)
+    plan, because = plan_run(resolved, place, because, changes.suite)
     run = create_run(plan, place, because=because)
     write_quote(run.path, quote_plan(plan, os.environ))
     if consent is not None:
