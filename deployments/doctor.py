@@ -252,7 +252,10 @@ def held_slots(place: Place) -> Seen:
 def _taken_slots(place: Place) -> list[str]:
     from prefect.client.orchestration import get_client
 
-    if runs_in_progress(LocalHome(place.home.absolute())):
+    home = LocalHome(place.home.absolute())
+    record = read_server(home)
+    # A worker may run flows on this server, too: none may be under way.
+    if record is None or runs_in_progress(home) or unfinished_flow_runs(record.api_url):
         return []
     with get_client(sync_client=True) as asked:
         answer = asked.request("POST", "/v2/concurrency_limits/filter", json={}).json()
@@ -264,7 +267,7 @@ def _taken_slots(place: Place) -> list[str]:
 
 
 def free_held_slots(place: Place) -> str:
-    """Set the limits to nobody: this server is this home's alone."""
+    """Set their limits to nobody: no flow run is under way that could hold one."""
     from prefect.client.orchestration import get_client
 
     from tasks.limits import reset_limit
@@ -289,7 +292,7 @@ LOCAL: tuple[Examination[Place], ...] = (
 """Checks of what is started for this home."""
 
 PAGES: tuple[Examination[Place], ...] = (
-    Examination("held slots", held_slots, free_held_slots),
     Examination("Prefect's pages", pages, mark_pages),
+    Examination("held slots", held_slots, free_held_slots),
 )
 """Checks of the local server's memory, where it is up."""
