@@ -204,7 +204,7 @@ def main():
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--model", default="org/standin")
     parser.add_argument("--answers")
-    parser.add_argument("--skill", type=float, default=1.0)
+    parser.add_argument("--skill", type=float, default=float(os.environ.get("STANDIN_SKILL", "1")))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--api-key")
