@@ -150,7 +150,7 @@ for history in json.load(sys.stdin):
     for night in range(7, len(history)):
         points, _ = compute_change_points(history[: night + 1])
         for point in points:
-            first, stats = point.index, point.stats
+            first, stats = int(point.index), point.stats
             worse = stats.mean_2 > stats.mean_1
             if worse and all(abs(first - begun) > EARLY for _, begun in alarms):
                 alarms.append((night, first))

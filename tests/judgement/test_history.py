@@ -148,6 +148,7 @@ def test_a_change_says_its_levels_its_interval_and_the_commits_between() -> None
     assert change.before == pytest.approx(100, rel=0.01)
     assert change.after == pytest.approx(105, rel=0.015)
     assert change.effect == pytest.approx(1.05, abs=0.015)
+    assert change.effect is not None
     assert change.interval.low is not None
     assert change.interval.high is not None
     assert 1.01 < change.interval.low < change.effect < change.interval.high
