@@ -51,7 +51,16 @@ from flows.resources import (
     slots_for,
     supervisor_for,
 )
-from flows.submission import Changes, beforehand, begun_id, found_by, open_run, share
+from flows.submission import (
+    Changes,
+    beforehand,
+    begun_id,
+    found_by,
+    not_shared,
+    open_run,
+    share,
+    shared_builds,
+)
 from tasks.report import conclude, report
 from tasks.session import RunSession, bound
 
@@ -165,7 +174,7 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
         run_dir=folder.path,
         config=config,
         folders=folders,
-        cache=ArtifactCache(home / "cache"),
+        cache=ArtifactCache(home / "cache", shared_builds(), lambda text: not_shared(folder, text)),
         launchers=launchers_for(config, {LOCAL_HOST: supervisor_for(config, home)}),
         environ=environ,
         deadline=started + config.budget.wall_s if config.budget.wall_s else None,

@@ -8,13 +8,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from prefect import get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.runtime import deployment, flow_run
 
-from benchwright.errors import BadInput, Where
+from benchwright.errors import BadInput, BenchwrightError, Where
 from benchwright.planning.plan import Plan, make_plan, refuse_challenged
 from benchwright.planning.quoting import quote_plan, write_quote
+from benchwright.planning.resume import prepare_resume
 from benchwright.planning.start import create_run
 from benchwright.record.consent import Consent, write_consent
 from benchwright.record.home import HOME_VARIABLE, benchmark_home
@@ -24,6 +27,10 @@ from benchwright.spec.model import BenchmarkConfig
 from benchwright.spec.recipe import RecipeLibrary
 from benchwright.spec.resolve import Resolved, from_mapping, resolve
 from domains.library import known_domains, recipe_folders
+
+if TYPE_CHECKING:
+    from benchwright.identity.sharing import SharedBuilds
+    from blocks.store import PlainStore
 
 RUN_TAG = "run:"
 """Of the tag by which a flow run is found from a run's id, and a run from its flow run."""
@@ -105,7 +112,10 @@ def open_run(
         )
     place = flow_home(home)
     if run_id is not None:
-        return RunStore(place).open(run_id)
+        folder_of_run = RunStore(place).open(run_id)
+        if folder_of_run.settle() is not Status.IN_PROGRESS:
+            prepare_resume(folder_of_run, os.environ)
+        return folder_of_run
     begun = begun_run(place)
     if begun is not None:
         return begun
@@ -178,28 +188,45 @@ def name_flow_run(run_id: str, tags: Iterable[str]) -> None:
         )
 
 
+def results_store() -> PlainStore | None:
+    """The server's results store, which its workers share; None where it has none."""
+    if not in_deployment():
+        return None
+    from blocks.named import load
+    from blocks.store import ResultsStore
+
+    block = load(ResultsStore)
+    return block.plain() if block is not None else None
+
+
+def shared_builds() -> SharedBuilds | None:
+    """Where the server's workers share what they build; None where they don't."""
+    store = results_store()
+    if store is None:
+        return None
+    from blocks.builds import StoredBuilds
+
+    return StoredBuilds(store)
+
+
 def share(folder: RunFolder) -> None:
     """Copy a finished run to the server's results store, where it has one.
 
     A store that can't be reached costs no result: the run's folder is the record, and the failure
     is an event of it.
     """
-    if not in_deployment():
-        return
-    from benchwright.errors import BenchwrightError
-    from blocks.named import load
-    from blocks.store import ResultsStore
-
-    block = load(ResultsStore)
-    if block is None:
-        return
     try:
-        block.plain().put_run(folder)
+        store = results_store()
+        if store is not None:
+            store.put_run(folder)
     except BenchwrightError as problem:
-        from prefect import get_run_logger
+        not_shared(folder, f"the run wasn't copied to the results store: {problem}")
 
-        get_run_logger().error("the run wasn't copied to the results store: %s", problem)
-        folder.event({"kind": "not_shared", "error": str(problem)})
+
+def not_shared(folder: RunFolder, text: str) -> None:
+    """Say, in the flow's log and to who follows, that a place could not be used."""
+    get_run_logger().error("%s", text)
+    folder.event({"kind": "not_shared", "error": text})
 
 
 def _resolved(

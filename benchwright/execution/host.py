@@ -26,9 +26,14 @@ POLL_S = 0.02
 """How often a waiting run looks: short against a replicate, and a cancelled run ends at once."""
 
 
+HOST_VARIABLE = "BENCHWRIGHT_HOST"
+"""Names the machine where its own name doesn't: a container, or one of two of the same name."""
+
+
 def host_name() -> str:
-    """The machine's name, as concurrency limits and records spell it."""
-    return socket.gethostname().split(".")[0].lower() or "localhost"
+    """The machine's name, as concurrency limits, work queues and records spell it."""
+    named = os.environ.get(HOST_VARIABLE, "").strip().lower()
+    return named or socket.gethostname().split(".")[0].lower() or "localhost"
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchwright.errors import BadInput, StageFailed, Where
+from benchwright.errors import BadInput, BenchwrightError, StageFailed, Where
 from benchwright.identity.artifact import MANIFEST, below, difference, inventory
 from benchwright.identity.canonical import canonical_json, digest
 from benchwright.identity.digests import DigestMemo
@@ -35,6 +35,7 @@ from benchwright.identity.locks import Lock, held, take
 from benchwright.identity.signature import Signature, changed_parts, explain
 
 if TYPE_CHECKING:
+    from benchwright.identity.sharing import SharedBuilds
     from benchwright.spec.model import Stage
 
 SCHEMA = 1
@@ -140,10 +141,21 @@ class ArtifactCache:
 
     Args:
         root: `$BENCHMARK_HOME/cache`; made when something is first built.
+        shared: Where several machines share what they build; asked on a miss, and given what was
+            built here. None: nowhere.
+        on_unshared: Called with a sentence where that place could not be used: a build then takes
+            its time, and no run fails for it.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self,
+        root: Path,
+        shared: SharedBuilds | None = None,
+        on_unshared: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         self.root = root
+        self._shared = shared
+        self._on_unshared = on_unshared
         self.memo = DigestMemo(root / ".digests.json")
         """Remembers the digests of large files; hand it to `sign` too."""
 
@@ -235,6 +247,10 @@ class ArtifactCache:
             if found is not None and found.hit:
                 yield Build({}, Lookup(True, found.paths, "built by a run beside this one"))
                 return
+            fetched = self._fetch(signature)
+            if fetched is not None:
+                yield Build({}, fetched)
+                return
             try:
                 lock.write(f"{os.getpid()} {stage.name}\n")
                 staging = self._staging / f"{signature.digest}-{secrets.token_hex(4)}"
@@ -287,8 +303,50 @@ class ArtifactCache:
             _discard(aside)
         except OSError as error:
             raise _cannot_write(self.root, stage.name, error) from error
+        if self._shared is not None:
+            try:
+                self._shared.offer(signature.digest, place)
+            except BenchwrightError as problem:
+                self._on_unshared(f"what stage '{stage.name}' built isn't shared: {problem.what}")
         paths = {artifact: place / artifact for artifact in stage.produces}
         return Lookup(True, paths, "built by this run")
+
+    def _fetch(self, signature: Signature) -> Lookup | None:
+        """Take an entry from where it is shared, as it was published; None where it isn't there.
+
+        What doesn't match its own manifest is refused, and built here.
+        """
+        if self._shared is None:
+            return None
+        staging = self._staging / f"{signature.digest}-{secrets.token_hex(4)}"
+        entry, place = staging / signature.digest, self._place(signature)
+        try:
+            staging.mkdir()
+            if not self._shared.fetch(signature.digest, entry):
+                return None
+            manifest = _read_manifest(entry)
+            if isinstance(manifest, str):
+                raise BenchwrightError(manifest)
+            problem = difference(entry, manifest["files"], self.memo, fresh=True)
+            if problem:
+                raise BenchwrightError(problem)
+            aside = self._staging / f"{signature.digest}-{secrets.token_hex(4)}"
+            with contextlib.suppress(FileNotFoundError):
+                place.rename(aside)
+            entry.rename(place)
+            _discard(aside)
+        except BenchwrightError as problem:
+            self._on_unshared(
+                f"what stage '{signature.stage}' needs can't be taken from where builds are"
+                f" shared: {problem.what}"
+            )
+            return None
+        except OSError as error:
+            raise _cannot_write(self.root, signature.stage, error) from error
+        finally:
+            _discard(staging)
+        paths = {artifact: place / artifact for artifact in manifest["artifacts"]}
+        return Lookup(True, paths, f"built {manifest['created']} on another machine, and shared")
 
     def _sweep_own(self, name: str) -> None:
         """Remove what dead builders of a signature left; its lock is ours, so they are dead."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import secrets
 import shutil
 import time
@@ -422,6 +421,7 @@ class RunStore:
         Raises:
             BenchwrightError: The home can't be written, or the disk is full.
         """
+        from benchwright.execution.host import host_name
         from benchwright.identity.fingerprint import Fingerprint
         from benchwright.judgement.view import RunView
 
@@ -450,7 +450,7 @@ class RunStore:
                     created=clock.text(moment),
                     config_hash=config_hash,
                     manifest=manifest,
-                    host=platform.node(),
+                    host=host_name(),
                     domain_version=domain_version,
                     folders=folders or {},
                     overrides=overrides or {},
