@@ -36,6 +36,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "cache": ("cli.cache:cache", "List, verify and prune built artifacts."),
     "deploy": ("cli.deploy:deploy", "Tell a Prefect server all deployments, blocks and limits."),
     "doctor": ("cli.doctor:doctor", "Check what runs stand on, and mend what can be mended."),
+    "server": ("cli.fleet:server", "Run a server for many machines, on PostgreSQL."),
+    "worker": ("cli.fleet:worker", "Take experiments from a server, and run them on this host."),
     "up": ("cli.local:up", "Start the local Prefect server and engine, and keep them."),
     "down": ("cli.local:down", "End the local Prefect server and engine."),
 }

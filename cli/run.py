@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     " Default with PREFECT_API_URL: benchmark/benchmark.",
 )
 @click.option(
+    "--on",
+    default="",
+    metavar="HOST",
+    help="With a deployment: run on this host. Default: any that has what the stages ask for.",
+)
+@click.option(
     "--insecure",
     is_flag=True,
     help="Use a server that others reach and that isn't protected; a tag says so.",
@@ -55,6 +61,7 @@ def run(
     detach: bool,
     max_cost: float | None,
     deployment: str | None,
+    on: str,
     insecure: bool,
     home: str | None,
     as_json: bool,
@@ -65,6 +72,7 @@ def run(
     in fresh processes, in randomised blocks over the arms. The terminal follows; Ctrl-C ends
     everything that was started, and the run is recorded as interrupted.
     """
+    from benchwright.errors import BadInput, Where
     from benchwright.planning.plan import make_plan, refuse_challenged
     from benchwright.planning.quoting import quote_plan, write_quote
     from benchwright.planning.start import create_run
@@ -89,7 +97,14 @@ def run(
                 tags=[INSECURE_TAG] if server.insecure else [],
                 detach=detach,
                 as_json=as_json,
+                on=on,
             )
+    if on:
+        raise BadInput(
+            f"the run stays on this machine: no server is named that knows a host '{on}'",
+            where=Where(key="--on"),
+            hint="set PREFECT_API_URL, or name a --deployment",
+        )
     place = open_home(home)
     made = make_plan(resolved, place, os.environ)
     refuse_challenged(made, because)

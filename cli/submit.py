@@ -64,8 +64,11 @@ def run_deployment(
     tags: list[str],
     detach: bool,
     as_json: bool,
+    on: str = "",
 ) -> int:
     """Submit an experiment to a deployment of the current Prefect server, and follow it.
+
+    It goes to a host that has what it asks for, or to the host that `on` names.
 
     Returns:
         The exit code of `benchwright run`.
@@ -99,7 +102,12 @@ def run_deployment(
                 hint="benchwright deploy registers all there are; without PREFECT_API_URL and"
                 " --deployment it runs here",
             ) from problem
-        run = _create(client, found.id, parameters, tags, resolved)
+        queue = None
+        if found.work_pool_name:
+            from deployments.fleet.queues import route
+
+            queue = route(client, found.work_pool_name, resolved.config, on)
+        run = _create(client, found.id, parameters, tags, resolved, queue)
         page = _page(client, run.id)
         if detach:
             _say_detached(run, page, as_json)
@@ -143,6 +151,7 @@ def _create(
     parameters: Mapping[str, Any],
     tags: list[str],
     resolved: Resolved,
+    queue: str | None,
 ) -> FlowRun:
     from prefect.exceptions import PrefectHTTPStatusError
 
@@ -153,6 +162,7 @@ def _create(
             parameters=dict(parameters),
             name=f"{config.recipe or config.domain} of {getpass.getuser()}",
             tags=[f"by:{getpass.getuser()}", *tags],
+            work_queue_name=queue,
         )
     except PrefectHTTPStatusError as problem:
         raise BadInput(

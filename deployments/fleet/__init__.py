@@ -1,0 +1,1 @@
+"""Many machines: one Prefect server, and a worker on each host."""
