@@ -61,8 +61,12 @@ def nightly(
     each night runs in a process of its own until Ctrl-C. With workers, use a deployment instead:
     `prefect deployment run nightly/nightly -p suite=FILE`.
     """
+    from benchwright.errors import Where
+    from benchwright.spec.suite import chosen
+
     place = open_home(home)
     file, suite = find_suite(target, place)
+    chosen(suite, only, Where(file, key="--only"))
     if not once:
         if only or as_json or fail_on_regression:
             raise click.UsageError("--only, --json and --fail-on-regression need --once")
@@ -97,9 +101,8 @@ def run_once(
     folder = SuiteFolder(place, suite.name)
     before = len(folder.rows())
     with at_server(home):
-        from flows.nightly import PROGRESS, nightly, open_night
+        from flows.nightly import PROGRESS, nightly
 
-        open_night(str(file), only, str(place))  # a name that isn't there is said at once
         PROGRESS.set(lambda text: click.echo(text, err=True))
         state: Any = nightly(suite=str(file), only=tuple(only), home=str(place), return_state=True)
     rows = folder.rows()[before:]

@@ -40,7 +40,7 @@ from benchwright.record.store import RunFolder, RunStore
 from benchwright.spec.recipe import RecipeLibrary
 from benchwright.spec.resolve import Resolved, from_mapping, resolve
 from benchwright.spec.source import read_yaml
-from benchwright.spec.suite import Entry, Suite, read_suite, suite_files
+from benchwright.spec.suite import Entry, Suite, chosen, read_suite, suite_files
 from domains.library import known_domains, recipe_folders
 from domains.suites import suite_folders
 from flows.benchmark import benchmark, end_runs
@@ -113,21 +113,7 @@ def open_night(suite: str, only: Sequence[str], home: str | None) -> Night:
     require_library()
     place = flow_home(home)
     file = suite_files(suite, suite_folders(place)).resolve()
-    read = read_suite(file)
-    for name in only:
-        known = [entry.name for entry in read.entries]
-        if name not in known:
-            from benchwright.spec.suggest import did_you_mean, one_of
-
-            raise BadInput(
-                f"the suite {read.name} has no entry `{name}`",
-                where=Where(file, key="only"),
-                expected=one_of(known),
-                hint=did_you_mean(name, known),
-            )
-    if only:
-        chosen = tuple(entry for entry in read.entries if entry.name in only)
-        read = read.model_copy(update={"entries": chosen})
+    read = chosen(read_suite(file), only, Where(file, key="only"))
     date = datetime.now(ZoneInfo(read.schedule.timezone)).date().isoformat()
     return Night(read, file, place, date)
 

@@ -130,6 +130,32 @@ class Suite(Frozen):
         return tuple(f"{key}={_option(value)}" for key, value in merged.items())
 
 
+def chosen(suite: Suite, only: Sequence[str], where: Where) -> Suite:
+    """The suite with these entries alone; all of it where none is named.
+
+    Args:
+        suite: The suite.
+        only: Names of entries.
+        where: Where they were named.
+
+    Raises:
+        BadInput: It has no such entry, with the nearest.
+    """
+    known = [entry.name for entry in suite.entries]
+    for name in only:
+        if name not in known:
+            raise BadInput(
+                f"the suite {suite.name} has no entry `{name}`",
+                where=where,
+                expected=one_of(known),
+                hint=did_you_mean(name, known),
+            )
+    if not only:
+        return suite
+    entries = tuple(entry for entry in suite.entries if entry.name in only)
+    return suite.model_copy(update={"entries": entries})
+
+
 def _option(value: Any) -> str:
     """A value as `-p` reads it back: a list in YAML's flow style, a text that looks like something
     else in quotes."""
