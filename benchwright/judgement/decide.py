@@ -23,6 +23,7 @@ from benchwright.judgement.statistics import (
     paired_difference,
     paired_ratio,
     paired_share,
+    t_quantile,
     unpaired_difference,
     unpaired_ratio,
 )
@@ -85,6 +86,21 @@ def summarise(units: Units, scale: Scale) -> ArmSummary:
         max=max(values),
         spread=spread,
     )
+
+
+def mean_interval_of(
+    summary: ArmSummary, scale: Scale, level: float = LEVEL
+) -> tuple[float | None, float | None]:
+    """Student's t interval of an arm's mean, from the figures that `summarise` gave.
+
+    Returns:
+        Its ends; None for both with fewer units than a verdict takes, or without a spread.
+    """
+    if summary.n < MIN_UNITS or not summary.spread or summary.mean is None:
+        return None, None
+    absolute = summary.spread * (abs(summary.mean) if scale is Scale.RATIO else 1.0)
+    half = t_quantile(summary.n - 1, 0.5 + level / 2) * absolute / math.sqrt(summary.n)
+    return finite(summary.mean - half), finite(summary.mean + half)
 
 
 def contrast(

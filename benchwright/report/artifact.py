@@ -51,10 +51,11 @@ def render_artifact(record: RunRecord) -> str:
         bullets.append(f"- and {len(wrong) - _WRONG_SHOWN} more in the report")
     parts += ["What went wrong or remained unknown:", "\n".join(bullets)]
     where = record.folder / "report.html" if record.folder is not None else None
-    parts.append(
-        f"Run {_text(view.run_id)} on {_text(record.host or numbers.UNKNOWN)}"
-        + (f", report in {_text(str(where))}" if where is not None else "")
-    )
+    parts.append(f"Run {_text(view.run_id)} on {_text(record.host or numbers.UNKNOWN)}")
+    if where is not None:
+        # A browser may refuse to follow a page of a server to a file: the path can be copied.
+        link = f"[report.html]({where.absolute().as_uri()})"
+        parts.append(f"{link}, a file on that machine: {_text(str(where))}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +123,9 @@ def _declared(home: Path, run_id: str, name: str) -> Metric:
 
 
 def _point(row: IndexRow, summary: ArmSummary, metric: Metric) -> Point:
-    low, high = _interval(summary, metric)
+    from benchwright.judgement.decide import mean_interval_of
+
+    low, high = mean_interval_of(summary, metric.scale)
     assert summary.mean is not None
     return Point(
         run_id=row.run_id,
@@ -136,20 +137,6 @@ def _point(row: IndexRow, summary: ArmSummary, metric: Metric) -> Point:
         high=high,
         n=summary.n,
     )
-
-
-def _interval(summary: ArmSummary, metric: Metric) -> tuple[float | None, float | None]:
-    """The 95 % interval of an arm's mean, from its spread (Student's t)."""
-    from benchwright.judgement.statistics import t_quantile
-    from benchwright.spec.model import Scale
-
-    if summary.n < 2 or summary.spread is None or summary.mean is None:
-        return None, None
-    deviation = summary.spread
-    if metric.scale is Scale.RATIO:
-        deviation *= abs(summary.mean)
-    half = t_quantile(summary.n - 1, 0.975) * deviation / math.sqrt(summary.n)
-    return summary.mean - half, summary.mean + half
 
 
 def render_course(course: Course, *, color: bool = False) -> str:

@@ -178,12 +178,17 @@ def _replicates(record: RunRecord) -> Iterable[Figure]:
             )
             said.append(_said(record, arm, metric))
             data += _mean_and_interval(record, metric, arm, index, colour)
+        under = (
+            "; the bar under a treatment is where the interval of the effect puts it, seen from "
+            "the baseline's mean"
+            if len(arms) > 1
+            else ""
+        )
         yield Figure(
             key=f"replicates-{number}",
             caption=(
                 f"{metric.name}: every analysed replicate, one row an arm. The upright stroke is "
-                "the arm's mean; the bar under a treatment is where the interval of the effect "
-                f"puts it, seen from the baseline's mean.{_thinned(record, len(everything))}"
+                f"the arm's mean{under}.{_thinned(record, len(everything))}"
             ),
             alt=f"Replicates of {metric.name} by arm. " + " ".join(said),
             data=tuple(data),
@@ -463,8 +468,9 @@ def _courses(record: RunRecord) -> Iterable[Figure]:
         yield Figure(
             key=f"course-{number}",
             caption=(
-                f"{metric.name} over the randomised blocks, in the order of time: a slope would "
-                "be drift." + (" A cross marks a replicate that failed." if marks else "")
+                f"{metric.name} over the {'randomised ' if len(arms) > 1 else ''}blocks, in the "
+                "order of time: a slope would be drift."
+                + (" A cross marks a replicate that failed." if marks else "")
             ),
             alt=(
                 f"Course of {metric.name} over the blocks for {len(arms)} arms; "
@@ -489,12 +495,19 @@ def _step(last: int) -> int:
     return next((step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500) if last / step <= 12), 1000)
 
 
+_MINUTES_FROM_S = 180.0
+"""From this many seconds on, an axis of time is in minutes."""
+
+
 def _resources(record: RunRecord) -> Iterable[Figure]:
     """Memory and processor time of each replicate over the time of the run."""
     arms = arm_names(record)
-    timed = [(minutes, sample) for minutes, sample in _timed(record)]
+    timed = list(_timed(record))
     if not timed:
         return
+    unit = "minutes" if max(moment for moment, _ in timed) >= _MINUTES_FROM_S else "seconds"
+    if unit == "minutes":
+        timed = [(moment / 60, sample) for moment, sample in timed]
     panels: list[tuple[str, Callable[[Sample], float | None]]] = [
         ("peak memory (MB)", _memory),
         ("CPU time (s)", _cpu),
@@ -504,8 +517,8 @@ def _resources(record: RunRecord) -> Iterable[Figure]:
     for panel, (_, read) in enumerate(panels, start=1):
         for index, arm in enumerate(arms):
             found = [
-                (minutes, sample, read(sample))
-                for minutes, sample in thin(timed, MOST_POINTS)
+                (moment, sample, read(sample))
+                for moment, sample in thin(timed, MOST_POINTS)
                 if sample.arm == arm and read(sample) is not None
             ]
             # The legend shows the first marker: a full one, not a warm-up's.
@@ -522,7 +535,7 @@ def _resources(record: RunRecord) -> Iterable[Figure]:
                     "showlegend": panel == 1,
                     "xaxis": "x",
                     "yaxis": f"y{suffix}",
-                    "x": [minutes for minutes, _, _ in found],
+                    "x": [moment for moment, _, _ in found],
                     "y": [value for _, _, value in found],
                     "text": [
                         f"{label(arm)}, {'warm-up' if sample.warmup else 'block'} {sample.block}: "
@@ -552,7 +565,7 @@ def _resources(record: RunRecord) -> Iterable[Figure]:
         layout=layout(
             380,
             showlegend=True,
-            xaxis=axis("minutes since the run started", anchor="y2", rangemode="tozero"),
+            xaxis=axis(f"{unit} since the run started", anchor="y2", rangemode="tozero"),
             yaxis=axis(panels[0][0], domain=[0.56, 1], rangemode="tozero"),
             yaxis2=axis(panels[1][0], domain=[0, 0.44], rangemode="tozero"),
         ),
@@ -570,7 +583,7 @@ def _cpu(sample: Sample) -> float | None:
 
 
 def _timed(record: RunRecord) -> Iterable[tuple[float, Sample]]:
-    """The replicates with the minutes since the run started, where the times can be read."""
+    """The replicates with the seconds since the run started, where the times can be read."""
     try:
         begun = datetime.fromisoformat(record.view.created)
     except ValueError:
@@ -578,6 +591,6 @@ def _timed(record: RunRecord) -> Iterable[tuple[float, Sample]]:
     for sample in record.view.samples:
         try:
             started = datetime.fromisoformat(sample.started)
-            yield (started - begun).total_seconds() / 60, sample
+            yield (started - begun).total_seconds(), sample
         except (ValueError, TypeError):
             continue

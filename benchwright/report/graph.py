@@ -46,6 +46,7 @@ class Graph:
     paths: tuple[str, ...]
     width: int
     height: int
+    caption: str
     alt: str
 
 
@@ -81,6 +82,8 @@ def graph(record: RunRecord) -> Graph | None:
         paths=tuple(paths),
         width=2 + max(box.x + WIDTH for box in boxes.values()),
         height=2 + max(box.y + box.height for box in boxes.values()),
+        caption="The stages."
+        + (" A full dot came from the cache, an empty one was built." if record.view.prep else ""),
         alt="Graph of the stages. " + " ".join(_spoken(box) for box in boxes.values()),
     )
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchwright.identity.fingerprint import compare_fingerprints
+from benchwright.judgement.decide import mean_interval_of
 from benchwright.judgement.hypothesis import expectations
 from benchwright.judgement.verdict import ArmSummary, Decision, GuardrailResult, Tag, Verdict
 from benchwright.judgement.view import RunView
@@ -25,7 +26,7 @@ from benchwright.report.numbers import UNKNOWN
 from benchwright.report.outcome import first_line, went_well, went_wrong
 from benchwright.report.plain import cut
 from benchwright.spec.arms import Arm, expand_arms
-from benchwright.spec.model import Metric, Role
+from benchwright.spec.model import Metric, Role, Scale, StageKind
 from benchwright.spec.values import as_text
 
 TITLES = (
@@ -126,7 +127,13 @@ def sections(record: RunRecord, around: Background | None = None) -> tuple[Secti
 def title(record: RunRecord) -> str:
     """What the run is about, as a heading."""
     config = record.view.config
-    return config.hypothesis or config.recipe or config.domain
+    if config.hypothesis or config.recipe:
+        return config.hypothesis or config.recipe or ""
+    primary = [metric.name for metric in config.metrics if metric.role is Role.PRIMARY]
+    stages = [stage.name for stage in config.stages if stage.kind is StageKind.MEASURE]
+    if not primary or not stages:
+        return config.domain
+    return f"{config.domain}: {listed(primary)} of {listed(stages)}"
 
 
 def tag_line(record: RunRecord) -> tuple[str, str]:
@@ -200,7 +207,10 @@ def _summary(record: RunRecord, around: Background) -> Iterable[Block]:
         rows.append(("Hypothesis verdict", f"{said.hypothesis}: {said.hypothesis_reason}"))
     rows += [
         ("Replicates", f"{finished} finished" + (f", {failed} failed" if failed else "")),
-        ("Prep stages", f"{hits} from the cache, {len(view.prep) - hits} built"),
+        (
+            "Prep stages",
+            f"{hits} from the cache, {len(view.prep) - hits} built" if view.prep else "none",
+        ),
         ("Started", moment(view.created)),
         ("Took", numbers.duration(elapsed(record))),
         ("Host", record.host or UNKNOWN),
@@ -290,12 +300,34 @@ def _verdict_row(record: RunRecord, verdict: Verdict, around: Background) -> tup
 
 def _prior(around: Background, arm: str, metric: Metric) -> str:
     """The mean of the latest earlier run that may be cited and that measured it."""
+    summary = _prior_summary(around, arm, metric)
+    return "none" if summary is None else numbers.quantity(summary.mean, metric.unit)
+
+
+def _prior_summary(around: Background, arm: str, metric: Metric) -> ArmSummary | None:
     for view in reversed(around.priors):
         if view.tag in (Tag.RELIABLE, Tag.QUALIFIED) and view.judgement is not None:
             summary = view.judgement.summaries.get(arm, {}).get(metric.name)
             if summary is not None:
-                return numbers.quantity(summary.mean, metric.unit)
-    return "none"
+                return summary
+    return None
+
+
+def _change_since(around: Background, arm: str, metric: Metric, now: ArmSummary) -> str:
+    """The change of a mean since the prior run: what a run without a treatment has to show."""
+    then = _prior_summary(around, arm, metric)
+    if then is None or then.mean is None or now.mean is None:
+        return "none" if then is None else UNKNOWN
+    if metric.scale is not Scale.RATIO:
+        return numbers.effect(now.mean - then.mean, metric)
+    return numbers.effect(now.mean / then.mean if then.mean > 0 else None, metric)
+
+
+def _mean_interval(summary: ArmSummary, metric: Metric) -> str:
+    low, high = mean_interval_of(summary, metric.scale)
+    if low is None or high is None:
+        return UNKNOWN
+    return f"{numbers.figure(low)} to {numbers.quantity(high, metric.unit)}"
 
 
 def _observed(record: RunRecord, around: Background) -> Iterable[Block]:
@@ -308,8 +340,8 @@ def _observed(record: RunRecord, around: Background) -> Iterable[Block]:
             _expected(record, metric),
             numbers.quantity(summaries[metric.name].mean, metric.unit),
             _prior(around, arm, metric),
-            UNKNOWN,
-            UNKNOWN,
+            _change_since(around, arm, metric, summaries[metric.name]),
+            _mean_interval(summaries[metric.name], metric),
         )
         for arm, summaries in (judgement.summaries if judgement else {}).items()
         for metric in record.view.config.metrics
@@ -317,8 +349,8 @@ def _observed(record: RunRecord, around: Background) -> Iterable[Block]:
     ]
     if rows:
         yield Table(
-            "Primary metrics",
-            ("Metric", "Arm", "Expected", "Observed", "Prior", "Change", "Interval"),
+            "Means; the change is against the prior run, which was not interleaved with this one",
+            ("Metric", "Arm", "Expected", "Observed", "Prior", "Change", "95 % interval of mean"),
             tuple(rows),
             frozenset({3, 4, 5, 6}),
         )

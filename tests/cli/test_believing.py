@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from benchwright.record.store import RunStore
+from benchwright.report.artifact import MOST_BYTES
+from tasks.report import artifact_key
 from tests.cli.support import benchwright, json_of
 
 BENCH = '''"""Prints a time that depends on the size, with what `fault.json` adds to it."""
@@ -113,6 +116,17 @@ def test_gate_1_rule_1_a_frozen_configuration_runs_as_the_same_experiment(twice:
         )
     )
     assert planned["config_hash"] == first["config_hash"]
+
+
+def test_the_prefect_run_has_a_short_summary_and_a_link_to_the_report(
+    twice: Twice, local_api_url: str
+) -> None:
+    _, first, _ = twice
+    wanted = {"artifacts": {"key": {"any_": [artifact_key(first["run_id"])]}}}
+    (artifact,) = httpx.post(f"{local_api_url}/artifacts/filter", json=wanted).json()
+    assert len(artifact["data"].encode()) < MOST_BYTES
+    assert "QUALIFIED" in artifact["data"]
+    assert f"({Path(first['report_html']).as_uri()})" in artifact["data"]
 
 
 def test_a_third_run_is_challenged_and_the_reason_is_kept_and_shown(twice: Twice) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,13 +12,16 @@ from markdown_it import MarkdownIt
 
 from benchwright.identity.fingerprint import Fingerprint
 from benchwright.judgement.gate1 import VERIFIED
+from benchwright.judgement.statistics import deviation
 from benchwright.judgement.verdict import Decision, Finding, Tag
+from benchwright.judgement.view import RunView
 from benchwright.record.lessons import Entry
 from benchwright.record.run import RunRecord, Status
 from benchwright.report.background import Background
 from benchwright.report.markdown import escape, render_markdown
 from benchwright.report.outcome import went_wrong
 from benchwright.report.sections import TITLES
+from tests.judgement.views import FAST, again, config, judged, view
 from tests.report.planted import planted
 from tests.report.sample_record import FINGERPRINT, TREATMENT, bare_record, record, steps_record
 
@@ -295,3 +300,26 @@ def test_a_result_that_is_too_good_is_told_among_what_remained_unknown() -> None
     said = replace(run.view.judgement, verdicts=(verdict,))
     found = went_wrong(replace(run, view=replace(run.view, judgement=said, tag=Tag.QUALIFIED)))
     assert any("both arms did the same work" in line for line in found)
+
+
+def test_a_run_of_one_arm_shows_its_change_since_the_prior_and_the_interval_of_its_mean() -> None:
+    def one_arm(factor: float, number: int) -> RunView:
+        asked = config(treatment=(), recipe=None)
+        return judged(again(view({"only": [value * factor for value in FAST]}, asked), number))
+
+    before, now = one_arm(1.0, 1), one_arm(1.1, 2)
+    run = RunRecord(now, Status.COMPLETED)
+    said = render_markdown(run, Background(priors=(replace(before, tag=Tag.QUALIFIED),)))
+    assert said.startswith("# command: p50_ms of search\n")
+    row = next(line for line in section(said, "Primary metrics").splitlines() if "| only |" in line)
+    assert "+10 %" in row
+    assert now.judgement is not None
+    low, high = mean_interval(now.judgement.summaries["only"]["p50_ms"].mean, FAST, 1.1)
+    assert f"| {low:.4g} to {high:.4g} ms |" in row
+
+
+def mean_interval(middle: float | None, values: Sequence[float], factor: float) -> list[float]:
+    """Student's t interval of the mean of ten values."""
+    assert middle is not None
+    error = 2.2622 * deviation(values) * factor / math.sqrt(len(values))
+    return [middle - error, middle + error]
