@@ -41,6 +41,7 @@ from benchwright.spec.recipe import RecipeLibrary
 from benchwright.spec.resolve import Resolved, from_mapping, resolve
 from benchwright.spec.source import read_yaml
 from benchwright.spec.suite import Entry, Suite, chosen, read_suite, suite_files
+from benchwright.spec.values import flatten
 from domains.library import known_domains, recipe_folders
 from domains.suites import suite_folders
 from flows.benchmark import benchmark, end_runs
@@ -216,7 +217,9 @@ def resolve_entry(night: Night, entry: Entry) -> Resolved:
         option = (problem.where.key or "") if problem.where is not None else ""
         if not option.startswith("-p "):
             raise
-        key = f"entries.{entry.name}.params.{option.removeprefix('-p ')}"
+        name = option.removeprefix("-p ")
+        owner = f"entries.{entry.name}" if name in flatten(entry.params) else f"hosts.{entry.host}"
+        key = f"{owner}.params.{name}"
         raise BadInput(
             problem.what,
             where=read_yaml(night.file).where(key),
