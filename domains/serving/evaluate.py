@@ -17,6 +17,7 @@ from domains.serving.workplace import (
     make_work_dir,
     place_data,
     run_job,
+    started_at,
     tail_of,
     text_of,
 )
@@ -143,13 +144,11 @@ def _with_evalscope(
     reporter: Reporter,
 ) -> DatasetResult:
     folder = f"{place.folder}/{dataset.name}"
-    place.make(host, dataset.name)
     data, digest = place_data(host, dataset, folder)
     notes: list[str] = []
     attempt, key_value = "attempt-1", False
     while True:
         output = f"{folder}/{attempt}/out"
-        place.make(host, f"{dataset.name}/{attempt}")
         command = evalscope.eval_command(
             tool,
             request,
@@ -160,7 +159,7 @@ def _with_evalscope(
             key_value=key_value,
         )
         reporter.say(f"{dataset.name}: evaluating on {host.name}, in {output}")
-        running, seen, ended_by = run_job(
+        _, seen, ended_by = run_job(
             host,
             request,
             place,
@@ -204,7 +203,7 @@ def _with_evalscope(
         command=shlex.join(command),
         work_dir=output,
         artifacts=str(local.relative_to(place.run_dir)),
-        started=running.started,
+        started=started_at(local / "job"),
         report_written=report.file.stat().st_mtime if report.file else None,
         exit_code=seen.code,
         ended_by=ended_by or ("lost" if seen.status is job.JobStatus.LOST else ""),

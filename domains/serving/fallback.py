@@ -25,6 +25,7 @@ from domains.serving.workplace import (
     expected_samples,
     place_data,
     run_job,
+    started_at,
     tail_of,
     text_of,
 )
@@ -72,7 +73,6 @@ def evaluate_dataset(
     """
     folder = f"{place.folder}/{dataset.name}"
     attempt = f"{folder}/attempt-1"
-    place.make(host, f"{dataset.name}/attempt-1/out")
     data, digest = place_data(host, dataset, folder)
     engine_runner = _engine_runner(host, request, dataset)
     if engine_runner is not None:
@@ -86,7 +86,7 @@ def evaluate_dataset(
             f" host for one of {', '.join(sorted(ENGINE_EVALS))}",
             hint="give NAME=FOLDER, or make evalscope installable on the host",
         )
-    running, seen, ended_by = run_job(
+    _, seen, ended_by = run_job(
         host,
         request,
         place,
@@ -112,7 +112,7 @@ def evaluate_dataset(
         command=shlex.join(command),
         work_dir=f"{attempt}/out",
         artifacts=str(local.relative_to(place.run_dir)),
-        started=running.started,
+        started=started_at(local / "job"),
         exit_code=seen.code,
         ended_by=ended_by or ("lost" if seen.status is job.JobStatus.LOST else ""),
         log_tail=tail_of(text_of(local / "job" / "job.log")),
@@ -180,6 +180,7 @@ def _collect(host: Host, result_file: str, attempt: str) -> None:
     out = shlex.quote(f"{attempt}/out")
     started = shlex.quote(f"{attempt}/job/pid")
     host.run(
+        f"mkdir -p -- {out}\n"
         f"[ {stem}.json -nt {started} ] && cp -p -- {stem}.json {out}/report.json\n"
         f"[ {stem}.html -nt {started} ] && cp -p -- {stem}.html {out}/report.html"
     )

@@ -40,6 +40,10 @@ on the host: a client that gives up leaves nothing running there. `head -c` take
 from standard input, and what follows it belongs to the script."""
 
 
+NOT_WRITTEN = 89
+"""Exit code of a script whose files couldn't be put in place."""
+
+
 class HostUnreachable(StageFailed):
     """The host couldn't be reached, or the connection was lost; the command may still run."""
 
@@ -93,8 +97,20 @@ class Host(Protocol):
         """
         ...
 
-    def put(self, files: Mapping[str, bytes | Path], folder: str) -> None:
-        """Write files below a folder that exists, by their relative names. Raises StageFailed."""
+    def put(self, files: Mapping[str, bytes | Path], folder: str, *, then: str = "") -> Ran:
+        """Write files below a folder, which is made where it is missing, by their relative names.
+
+        Args:
+            files: Contents, or paths on this machine.
+            folder: On the host.
+            then: A script that is run there afterwards, in the same round trip.
+
+        Returns:
+            How `then` ended.
+
+        Raises:
+            StageFailed: The files can't be written.
+        """
         ...
 
     def get(self, folder: str, destination: Path, *, limit_mb: float = 512.0) -> None:
@@ -133,7 +149,7 @@ class ShellHost(ABC):
             )
         return Ran(ran.code, ran.stdout.partition(mark)[2], ran.stderr.partition(mark)[2])
 
-    def put(self, files: Mapping[str, bytes | Path], folder: str) -> None:
+    def put(self, files: Mapping[str, bytes | Path], folder: str, *, then: str = "") -> Ran:
         """See `Host.put`."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=3) as tar:
@@ -142,13 +158,16 @@ class ShellHost(ABC):
                 member = tarfile.TarInfo(str(_relative(name)))
                 member.size, member.mode = len(data), 0o600
                 tar.addfile(member, io.BytesIO(data))
+        place = shlex.quote(folder)
         ran = self.run(
-            f"tar -xzf - --no-same-owner -C {shlex.quote(folder)}",
+            f"umask 077; mkdir -p -- {place} && tar -xzf - --no-same-owner -C {place}"
+            f" && cd -- {place} || exit {NOT_WRITTEN}\nexec </dev/null\n{then}",
             timeout_s=600,
             stdin=packed.getvalue(),
         )
-        if not ran.ok:
+        if ran.code == NOT_WRITTEN:
             raise StageFailed(f"files can't be written to {folder} on {self.name}: {_tail(ran)}")
+        return ran
 
     def get(self, folder: str, destination: Path, *, limit_mb: float = 512.0) -> None:
         """See `Host.get`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,11 @@ class Job(Record):
 
     Attributes:
         id: The mark that each of its processes carries.
-        folder: Its folder on the host.
-        started: Wall clock of the host at its start, seconds since 1970.
+        folder: Its folder on the host. `started` in it has the host's wall clock at its start.
     """
 
     id: str
     folder: str
-    started: float
 
 
 class JobStatus(StrEnum):
@@ -79,51 +77,52 @@ class Look(Record):
     port_open: bool | None
 
 
+def new_job(folder: str) -> Job:
+    """A job that isn't started yet: remember it first, so that it is found whatever happens."""
+    return Job(id=secrets.token_hex(8), folder=folder)
+
+
 def start(
     host: Host,
-    folder: str,
+    job: Job,
     command: str,
     *,
     owner: str,
     lock: str,
     deadline_s: float,
     lease_s: float = LEASE_S,
-    files: Mapping[str, bytes | Path] | None = None,
-) -> Job:
+) -> None:
     """Start a bash script as a job.
 
     Args:
         host: Where.
-        folder: A new folder of the job's own; its parent must exist.
+        job: A new job; its folder is made.
         command: The script.
         owner: Who runs it, for those who find the endpoint taken.
         lock: Lock file that is held while it runs; empty for none.
         deadline_s: After that many seconds it is ended.
         lease_s: Likewise when nobody has looked for that long.
-        files: Further files in its folder.
 
     Raises:
         EndpointTaken: Another job holds the lock.
         StageFailed: It can't be started.
+        HostUnreachable: The connection was lost: it may have started.
     """
-    ident = secrets.token_hex(8)
-    made = host.run(f"umask 077; mkdir -- {shlex.quote(folder)} && date +%s.%N")
-    if not made.ok:
-        raise StageFailed(f"{folder} on {host.name} can't be made: {made.error_text}")
-    host.put({"job.sh": RUNNER, "command.sh": command.encode(), **(files or {})}, folder)
     arguments = shlex.join(
-        [folder, ident, lock, owner, str(round(deadline_s)), str(round(lease_s))]
+        [job.folder, job.id, lock, owner, str(round(deadline_s)), str(round(lease_s))]
     )
-    started = host.run(
-        f"cd -- {shlex.quote(folder)} || exit 90\n"
-        "command -v setsid >/dev/null || exit 92\n"
-        f"env BENCHWRIGHT_JOB={ident} setsid bash ./job.sh {arguments}"
+    started = host.put(
+        {"job.sh": RUNNER, "command.sh": command.encode()},
+        job.folder,
+        then="command -v setsid >/dev/null || { echo no setsid >&2; exit 92; }\n"
+        "date +%s.%N >started\n"
+        f"env BENCHWRIGHT_JOB={job.id} setsid bash ./job.sh {arguments}"
         " </dev/null >runner.log 2>&1 &\n"
         "for _ in $(seq 100); do\n"
         "  [ -e pid ] && exit 0; [ -e exit ] && break; sleep 0.05\n"
         "done\n"
         f"[ -e refused ] && {{ cat refused; exit {REFUSED}; }}\n"
-        "cat runner.log >&2; exit 1"
+        "cat runner.log >&2; exit 1",
     )
     if started.code == REFUSED:
         raise EndpointTaken(
@@ -133,7 +132,6 @@ def start(
         )
     if not started.ok:
         raise StageFailed(f"the job can't be started on {host.name}: {started.error_text}")
-    return Job(id=ident, folder=folder, started=float(made.text))
 
 
 def look(

@@ -143,20 +143,18 @@ def _follow(
     reporter: Reporter,
 ) -> str:
     slots = slots_of(request.load)
-    running = place.known_job("load")
+    running = place.known_job(host, "load")
     if running is None:
-        folders = {str(Path(name).parent) for name in files}
-        place.make(host, *sorted(folders))
         host.put(files, place.folder)
-        running = job.start(
+        running = place.start(
             host,
-            f"{place.folder}/job",
+            "load",
+            "job",
             driver_script(request, slots, place.folder),
             owner=owner,
             lock=endpoint_lock(request.target.endpoint),
             deadline_s=(request.load.timeout_s + 60) * len(slots),
         )
-        place.remember("load", running)
     else:
         reporter.say(f"load: found again on {host.name}")
     last = -1

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchwright.errors import BadInput, StageFailed, Where
 from domains.serving import job
-from domains.serving.host import Host
+from domains.serving.host import Host, HostUnreachable
 from domains.serving.request import AccuracyRequest, Dataset, Endpoint
 from domains.serving.results import Progress, Reporter
 
@@ -49,22 +49,39 @@ class Workplace:
         place._write({})
         return place
 
-    def make(self, host: Host, *names: str) -> None:
-        """Make folders below it. Raises StageFailed."""
-        paths = shlex.join(f"{self.folder}/{name}" for name in names)
-        ran = host.run(f"umask 077; mkdir -p -- {paths}")
-        if not ran.ok:
-            raise StageFailed(f"no folder can be made on {host.name}: {ran.error_text}")
-
-    def known_job(self, key: str) -> job.Job | None:
-        """The job that this run started before under that key."""
+    def known_job(self, host: Host, key: str) -> job.Job | None:
+        """The job that this run started before under that key, if it really came to be."""
         known = _remembered(self.run_dir) or {"jobs": {}}
-        return job.Job.model_validate(known["jobs"][key]) if key in known["jobs"] else None
+        if key not in known["jobs"]:
+            return None
+        found = job.Job.model_validate(known["jobs"][key])
+        began = host.run(f"[ -e {shlex.quote(found.folder)}/pid ]").ok
+        return found if began else None
 
-    def remember(self, key: str, running: job.Job) -> None:
-        """Keep where a job lives, before anything else can go wrong."""
-        known = _remembered(self.run_dir) or {"jobs": {}}
-        self._write({**known["jobs"], key: running.model_dump()})
+    def start(self, host: Host, key: str, folder: str, command: str, **how: Any) -> job.Job:
+        """Start a job; it is remembered first, so that a lost connection loses no job.
+
+        Args:
+            host: Where.
+            key: What it is remembered as.
+            folder: Its folder, relative to the work directory.
+            command: The script.
+            how: See `job.start`.
+
+        Raises:
+            As `job.start`.
+        """
+        running = job.new_job(f"{self.folder}/{folder}")
+        known = (_remembered(self.run_dir) or {"jobs": {}})["jobs"]
+        self._write({**known, key: running.model_dump()})
+        try:
+            job.start(host, running, command, **how)
+        except HostUnreachable:
+            raise
+        except StageFailed:
+            self._write(known)
+            raise
+        return running
 
     def _write(self, jobs: dict[str, Any]) -> None:
         self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -129,27 +146,24 @@ def place_data(host: Host, dataset: Dataset, folder: str) -> tuple[str | None, s
         return None, ""
     if dataset.on_host:
         there = dataset.folder
+        ran = host.run(f"cd -- {shlex.quote(there)} || exit 1\n{DIGEST}", timeout_s=600)
     else:
         there = f"{folder}/data"
         root = Path(dataset.folder)
-        files = {
+        files: dict[str, bytes | Path] = {
             str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()
         }
-        made = host.run(f"umask 077; mkdir -p -- {shlex.quote(there)}")
-        if not made.ok:
-            raise StageFailed(f"{there} on {host.name} can't be made: {made.error_text}")
-        host.put(files, there)
-    ran = host.run(
-        f"cd -- {shlex.quote(there)} && find . -type f -print0 | LC_ALL=C sort -z"
-        " | xargs -0 sha256sum | sha256sum",
-        timeout_s=600,
-    )
+        ran = host.put(files, there, then=DIGEST)
     if not ran.ok:
         raise StageFailed(
             f"dataset {dataset.name!r} can't be read on {host.name}: {ran.error_text}",
             where=Where(file=there),
         )
     return there, ran.text.split()[0]
+
+
+DIGEST = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
+"""SHA-256 over the names and contents of a folder's files."""
 
 
 def run_job(
@@ -167,19 +181,19 @@ def run_job(
 ) -> tuple[job.Job, job.Look, str]:
     """Start a dataset's job, or find the one that this run started before, and follow it."""
     key = f"{dataset.name}/{attempt}"
-    running = place.known_job(key)
+    running = place.known_job(host, key)
     if running is not None:
         reporter.say(f"{key}: found again on {host.name}")
     else:
-        running = job.start(
+        running = place.start(
             host,
-            f"{place.folder}/{dataset.name}/{attempt}/job",
+            key,
+            f"{key}/job",
             script,
             owner=owner,
             lock=endpoint_lock(request.target.endpoint),
             deadline_s=request.evaluate.timeout_s,
         )
-        place.remember(key, running)
     last = -1
 
     def on_look(seen: job.Look) -> None:
@@ -209,6 +223,14 @@ def expected_samples(request: AccuracyRequest, requested: int | None) -> int | N
 
 
 LOG_TAIL_LINES = 12
+
+
+def started_at(folder: Path) -> float:
+    """When a job started by its host's clock, from its fetched folder. Raises StageFailed."""
+    try:
+        return float(text_of(folder / "started"))
+    except ValueError:
+        raise StageFailed(f"{folder} doesn't say when its job started") from None
 
 
 def text_of(path: Path) -> str:

@@ -273,8 +273,8 @@ def test_two_runs_of_ours_do_not_share_an_endpoint(tmp_path: Path, answers: Path
     with parts.standin("slow:1", answers=answers) as server:
         host = LocalHost()
         lock = f"/tmp/benchwright-endpoint-127.0.0.1-{server.port}.lock"
-        first = job.start(host, str(tmp_path / "first"), "sleep 60", owner="run one of someone",
-                          lock=lock, deadline_s=60)  # fmt: skip
+        first = job.new_job(str(tmp_path / "first"))
+        job.start(host, first, "sleep 60", owner="run one of someone", lock=lock, deadline_s=60)
         try:
             result = run(server.port, tmp_path)
         finally:

@@ -153,7 +153,8 @@ def test_a_job_outlives_its_connection_and_is_cancelled_with_nothing_left(
     base = host.run("mktemp -d").text.strip()
     # A daemon that left the process group and its parents: only the mark finds it.
     command = "(setsid sleep 62.3 &) ; exec sleep 62.4"
-    running = job.start(host, f"{base}/job", command, owner="", lock="", deadline_s=120)
+    running = job.new_job(f"{base}/job")
+    job.start(host, running, command, owner="", lock="", deadline_s=120)
     sshd.cut()
     seen = job.look(host, running)
     assert seen.status is job.JobStatus.RUNNING
