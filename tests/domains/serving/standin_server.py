@@ -208,10 +208,18 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", action="append", default=[])
     parser.add_argument("--api-key")
+    parser.add_argument("--wait-for-port", action="store_true")
     parser.add_argument("--disable-radix-cache", action="store_true")
     args = parser.parse_args()
     Handler.model = Model(args)
-    server = Server(("127.0.0.1", args.port), Handler)
+    while True:
+        try:
+            server = Server(("127.0.0.1", args.port), Handler)
+            break
+        except OSError:
+            if not args.wait_for_port:
+                raise
+            time.sleep(0.005)
     print("READY", server.server_address[1], flush=True)
     server.serve_forever()
 

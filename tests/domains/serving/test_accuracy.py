@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -205,24 +204,19 @@ def test_a_server_that_dies_half_way_fails_the_run(tmp_path: Path, answers: Path
 
 def test_a_port_taken_over_by_another_process_fails_the_run(tmp_path: Path, answers: Path) -> None:
     with parts.standin("die:6", "slow:0.2", answers=answers) as server:
-        second: list[parts.Server] = []
-
-        def take_over() -> None:
-            server.process.wait()
-            second.append(parts.start_server("--answers", str(answers), port=server.port))
-
-        watcher = threading.Thread(target=take_over)
-        watcher.start()
+        program = str(parts.HERE / "standin_server.py")
+        words = ["--port", str(server.port), "--model", parts.MODEL, "--wait-for-port"]
+        second = subprocess.Popen([sys.executable, program, *words, "--answers", str(answers)])
         try:
             result = run(server.port, tmp_path)
         finally:
-            watcher.join()
-            for other in second:
-                other.process.kill()
-                other.process.wait()
+            second.kill()
+            second.wait()
     assert result.state is State.FAILED
     assert "server process unchanged" in failed_checks(result)
-    assert f"pid {server.process.pid} held the port at the start, and pid" in notes(result)
+    assert f"pid {server.process.pid} held the port at the start, and pid {second.pid}" in notes(
+        result
+    )
 
 
 def test_a_page_that_is_no_list_of_models_is_said(tmp_path: Path) -> None:
