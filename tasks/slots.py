@@ -3,8 +3,9 @@
 Prefect's own context manager was measured at 145 ms for a slot that is taken and given back, on a
 busy machine where the two requests alone took 23 ms: it opens a client and a thread each time.
 Here a run has one client and one thread, and keeps its measuring slot over consecutive replicates
-while nobody waits: such a replicate pays nothing. The order is the same everywhere, so that nobody waits in a circle: the
-machine's lock (`execution.host`), the measuring slot, GPU slots, the devices' locks.
+while nobody waits: such a replicate pays nothing. The order is the same everywhere, so that nobody
+waits in a circle: the machine's lock (`execution.host`), the measuring slot, GPU slots, the
+devices' locks.
 
 A run that is killed gives nothing back: another run of the same home frees its slots at once
 (`limits.free_leaked`), the server after `LEASE_S` and up to 15 s more.
