@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from pathlib import Path
 
@@ -40,18 +41,29 @@ def cancel(run: str, home: str | None, as_json: bool) -> None:
         click.echo(f"{folder.run_id}: {status.value}")
 
 
-@click.command(epilog="\b\nExample:\n  benchwright resume 1a2b3c")
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  benchwright resume 1a2b3c\n"
+    "  benchwright resume 1a2b3c --max-cost 4    (it had spent what was approved)"
+)
 @click.argument("run")
 @click.option("--detach", is_flag=True, help="Return at once.")
+@click.option(
+    "--max-cost",
+    type=click.FloatRange(0),
+    metavar="USD",
+    help="Approve up to this cost for the whole run, with what it has spent already.",
+)
 @home_option
 @json_option
-def resume(run: str, detach: bool, home: str | None, as_json: bool) -> int:
+def resume(run: str, detach: bool, max_cost: float | None, home: str | None, as_json: bool) -> int:
     """Go on with RUN: what is finished is kept, the rest is run.
 
     Refused where the machine, the code or the scripts have changed in between: half a run on one
     machine and half on another is no run.
     """
     from benchwright.planning.resume import prepare_resume
+    from benchwright.record.consent import Consent, write_consent
     from benchwright.record.run_id import find_run
     from benchwright.record.store import RunStore
     from cli.follow import Progress, follow
@@ -61,6 +73,8 @@ def resume(run: str, detach: bool, home: str | None, as_json: bool) -> int:
     place = open_home(home)
     folder = RunStore(place).open(find_run(place, run))
     prepare_resume(folder, os.environ)
+    if max_cost is not None:
+        write_consent(folder.path, Consent.now(getpass.getuser(), max_cost, "unattended"))
     with Progress() as progress:
         engine = ensure_local(place, progress.say)
         submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))

@@ -47,11 +47,12 @@ def deploy(check: bool, pool: str | None, insecure: bool, home: str | None, as_j
 
     with at_server(home, insecure=insecure) as server:
         from deployments.register import POOL, register
+        from flows.submission import DEPLOYED_HOME
 
         env = {}
-        if home or is_loopback(server.api_url):
-            # One machine: its workers write where this terminal looks.
-            env["BENCHMARK_HOME"] = str(open_home(home))
+        if is_loopback(server.api_url):
+            # One machine: a worker that names no home of its own writes where this terminal looks.
+            env[DEPLOYED_HOME] = str(open_home(home))
         with quiet_progress() as say:
             changes = register(
                 pool=pool or POOL,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from prefect.utilities.templating import apply_values
 from prefect.workers.process import ProcessWorker
 
 from benchwright.errors import BadInput, BenchwrightError, Where
+from benchwright.execution.accelerators import read_machine
+from benchwright.execution.host import host_name
 from benchwright.spec.source import read_yaml
 from benchwright.spec.suggest import did_you_mean
 from blocks.credentials import (
@@ -34,10 +37,21 @@ from blocks.credentials import (
     HuggingFaceCredentials,
     ModalCredentials,
 )
+from blocks.hosts import ModelServer
 from blocks.notification import find_notifier
 from blocks.policy import CostPolicyBlock, ResourcesPolicyBlock
+from blocks.ssh import SshHostBlock
 from blocks.store import ResultsStore
 from deployments.automations import HEARTBEAT_S, PREFIX, automations
+from deployments.security import is_loopback
+from tasks.limits import (
+    QUEUE_SLOTS,
+    ensure_limits,
+    gpu_limit,
+    measure_limit,
+    queue_limit,
+    read_limit,
+)
 
 PREFECT_YAML = Path(__file__).resolve().parent / "prefect.yaml"
 """The deployments that come with Benchwright."""
@@ -50,6 +64,8 @@ BLOCKS: tuple[type[Block], ...] = (
     ModalCredentials,
     BeamCredentials,
     GpuProvider,
+    SshHostBlock,
+    ModelServer,
     CostPolicyBlock,
     ResourcesPolicyBlock,
     ResultsStore,
@@ -157,6 +173,7 @@ def _items(
 ) -> Iterator[Item]:
     yield from (block_type(client, kind) for kind in BLOCKS)
     yield work_pool(client, pool)
+    yield from limits(client)
     notifier = find_notifier(client)
     yield from (automation(client, wanted) for wanted in automations(notifier))
     for entry in entries:
@@ -245,6 +262,43 @@ def work_pool(client: SyncPrefectClient, name: str) -> Item:
             )
         ),
     )
+
+
+# Limits.
+
+
+def limits(client: SyncPrefectClient) -> Iterator[Item]:
+    """This host's limits, where the server is this host's own; another host's worker makes its own.
+
+    A limit that isn't there would be passed by without a word.
+    """
+    if not is_loopback(str(client.api_url)):
+        return
+    host = host_name()
+    wanted = {measure_limit(host): 1, queue_limit(host): QUEUE_SLOTS}
+    gpus = len(read_machine({}).gpus)
+    if gpus:
+        wanted[gpu_limit(host)] = gpus
+    for name, slots in wanted.items():
+        found = read_limit(client, name)
+        what = "new" if found is None else "" if found["active"] else "changed"
+        change = Change("limit", name, what, ("active",) if what == "changed" else ())
+        yield Item(change, partial(_limit, client, name, slots, found))
+
+
+def _limit(
+    client: SyncPrefectClient, name: str, slots: int, found: Mapping[str, Any] | None
+) -> None:
+    """Make a limit; one that was switched off is switched on again."""
+    if found is None:
+        ensure_limits(client, {name: slots})
+    else:
+        client.request(
+            "PATCH",
+            "/v2/concurrency_limits/{id_or_name}",
+            path_params={"id_or_name": name},
+            json={"active": True},
+        )
 
 
 # Automations.

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from benchwright.identity.sharing import SharedBuilds
     from blocks.store import PlainStore
 
+DEPLOYED_HOME = "BENCHWRIGHT_DEPLOYED_HOME"
+"""Names the home of who deployed on a server of this machine: a worker that names none uses it."""
+
 RUN_TAG = "run:"
 """Of the tag by which a flow run is found from a run's id, and a run from its flow run."""
 
@@ -136,6 +139,9 @@ def flow_home(home: str | None) -> Path:
         BadInput: A worker runs it and names no home: its folder is gone when the run ends.
     """
     if not home and in_deployment() and not os.environ.get(HOME_VARIABLE):
+        deployed = os.environ.get(DEPLOYED_HOME)
+        if deployed:
+            return benchmark_home(deployed)
         raise BadInput(
             "nothing says where records are kept: a worker's folder is gone when the run ends",
             where=Where(key=HOME_VARIABLE),

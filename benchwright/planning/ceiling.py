@@ -45,8 +45,7 @@ class Ceiling:
             raise CeilingPassed(
                 f"the run has spent {spent:.2f} USD of the {self.max_usd:.2f} USD that it may{who}",
                 where=Where(key="cost"),
-                hint="what was finished is kept: go on with `benchwright resume`, with a higher"
-                " ceiling",
+                hint="what was finished is kept: benchwright resume RUN --max-cost USD",
             )
 
     def seconds_left(self) -> float | None:

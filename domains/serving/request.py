@@ -72,7 +72,9 @@ class SshTarget(Record):
     host: str
     """Name or address; an alias of the user's SSH configuration works."""
     user: str | None = None
+    """Left out: what the SSH configuration says, or your own name."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Left out: what the SSH configuration says, or 22."""
     key: str | None = None
     """Path of the private key on this machine."""
     known_hosts: str | None = None
@@ -83,7 +85,9 @@ class Endpoint(Record):
     """Where the server listens, as seen from the target host."""
 
     host: str = "127.0.0.1"
+    """Name or address."""
     port: Annotated[int, Field(ge=1, le=65535)] = 30000
+    """Port."""
     wait_s: Annotated[float, Field(ge=0)] = 900.0
     """How long a loading server is waited for."""
 
@@ -100,9 +104,11 @@ class Target(Record):
     ssh: SshTarget | None = None
     """Left out: this machine."""
     endpoint: Endpoint = Endpoint()
+    """Where it listens, as seen from the host."""
     model: str | None = None
     """The id that must be served; left out: the first one that is."""
     model_path: str | None = None
+    """For the report, where the server's arguments don't say it."""
     repository: str | None = None
     """Working copy of the engine on the host; left out: the one it was installed from."""
     branch: str | None = None
@@ -112,8 +118,11 @@ class Target(Record):
     python: str | None = None
     """The server's Python; left out: the one that the process runs in."""
     tpu_type: str | None = None
+    """The TPUs' type, such as v6e-4, where the host can't tell."""
     topology: str | None = None
+    """Their topology, such as 2x2, where the host can't tell."""
     chips: Annotated[int, Field(ge=1)] | None = None
+    """How many TPU chips, where the host can't tell."""
     gpu: str | None = None
     """The GPUs' label where the host can't tell."""
 
@@ -142,8 +151,11 @@ class EvaluateOptions(Record):
     limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Items of each subset: a count, or a share below 1; left out: all."""
     batch_size: Annotated[int, Field(ge=1)] = 16
+    """Requests in flight."""
     repeats: Annotated[int, Field(ge=1)] = 1
+    """Answers to each item."""
     seed: int = 42
+    """Seed of what the evaluation draws."""
     work_root: str | None = None
     """Folder on the host in which the work directory is made; left out: ~/benchwright_runs."""
     work_dir: str | None = None
@@ -151,6 +163,7 @@ class EvaluateOptions(Record):
     evaluator: Literal["auto", "evalscope", "run_eval"] = "auto"
     """`auto`: evalscope, and the fallback runner where that can't be installed."""
     evalscope_version: str = EVALSCOPE_VERSION
+    """The evaluator's version: scores of two versions aren't compared."""
     evalscope: str | None = None
     """Path of an evalscope program on the host, used as it is."""
     tool_dir: str | None = None
@@ -158,6 +171,7 @@ class EvaluateOptions(Record):
     run_eval: str | None = None
     """Path on the host of a run_eval.py to use instead of ours as the fallback runner."""
     run_eval_python: str | None = None
+    """Python on the host for the fallback runner; left out: the server's own."""
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 6 * 3600.0
     """Deadline of each dataset."""
     reconnect_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0
@@ -180,16 +194,22 @@ class Limits(Record):
     """What an evaluation's answers may look like before the run is only partial."""
 
     empty_share: Annotated[float, Field(ge=0, le=1)] = EMPTY_SHARE
+    """Share of empty answers above which a run is only partial."""
     truncated_share: Annotated[float, Field(ge=0, le=1)] = TRUNCATED_SHARE
+    """Share of answers cut at the limit above which a run is only partial."""
 
 
 class AccuracyRequest(Record):
     """Everything that an accuracy run is asked."""
 
     target: Target = Target()
+    """What is measured."""
     evaluate: EvaluateOptions = EvaluateOptions()
+    """How the evaluation runs."""
     generation: dict[str, Any] = {"max_tokens": 4096, "temperature": 0.0}
+    """What is sent with each request, such as `temperature`."""
     limits: Limits = Limits()
+    """What the answers may look like before the run is only partial."""
 
     @model_validator(mode="after")
     def _known_generation_keys(self) -> AccuracyRequest:
@@ -216,6 +236,7 @@ class LoadOptions(Record):
     """The load of a speed run."""
 
     backend: Literal["evalscope", "sgl-jax"] = "evalscope"
+    """The load program."""
     batch_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (
         2,
         4,
@@ -232,6 +253,7 @@ class LoadOptions(Record):
     requests_per_rate: Annotated[int, Field(ge=1)] = 32
     """Requests of an open-loop point."""
     replicates: Annotated[int, Field(ge=1)] = 5
+    """Measured passes over every point; fewer than 5 give no verdict."""
     warmup: Annotated[int, Field(ge=0)] = 1
     """Passes over every point that are run first and left out."""
     seed: int = 20250101
@@ -239,23 +261,31 @@ class LoadOptions(Record):
     dataset: str = "random"
     """`random`, or an evalscope perf dataset, or a file of JSON lines with `question`."""
     input_tokens: Annotated[int, Field(ge=1)] = 1024
+    """Length of a prompt."""
     output_tokens: Annotated[int, Field(ge=1)] = 128
+    """Length of an answer."""
     tokenizer: str | None = None
     """Path on the host of the tokenizer that `random` draws tokens from; left out: words."""
     ignore_eos: bool = True
     """Every answer has `output_tokens` tokens: otherwise two builds are timed on other lengths."""
     ttft_limit_ms: Annotated[float, Field(gt=0)] | None = None
+    """Longest time to the first token of a good request, in ms."""
     tpot_limit_ms: Annotated[float, Field(gt=0)] | None = None
     """Limits of a good request: goodput counts the requests that keep both."""
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1800.0
     """Deadline of one replicate of one point: perf never ends by itself with the server down."""
     work_root: str | None = None
+    """Folder on the host for its files; left out: ~/benchwright_runs."""
     evalscope_version: str = EVALSCOPE_VERSION
+    """Version of the load program: figures of two versions aren't compared."""
     evalscope: str | None = None
+    """Path of an evalscope program on the host, used as it is."""
     tool_dir: str | None = None
+    """Where evalscope is installed on the host; left out: a folder of its own for the version."""
     bench_python: str | None = None
     """Python of the sgl-jax benchmark on the host; left out: the server's own."""
     reconnect_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 600.0
+    """How long a lost connection is tried again, in seconds."""
 
     @field_validator("batch_sizes", "rates", mode="before")
     @classmethod
@@ -275,7 +305,9 @@ class SpeedRequest(Record):
     """Everything that a speed run is asked."""
 
     target: Target = Target()
+    """What is measured."""
     load: LoadOptions = LoadOptions()
+    """The load."""
 
 
 def accuracy_request(params: Mapping[str, Any]) -> AccuracyRequest:
