@@ -13,15 +13,10 @@ from benchwright.execution.device import Device, Vendor
 from benchwright.execution.host import host_name
 from benchwright.spec.model import BenchmarkConfig
 from deployments.fleet.queues import DEFAULT, queue_of, queues_for, route
-from deployments.fleet.server import (
-    AUTH_SETTING,
-    CSRF_SETTING,
-    DATABASE,
-    plan_server,
-    read_env_file,
-)
+from deployments.fleet.server import DATABASE, plan_server, read_env_file
 from deployments.fleet.units import server_unit, worker_unit
 from deployments.fleet.worker import BRIDGED, plan_worker
+from deployments.security import AUTH_SETTING, CSRF_SETTING
 
 URL = "postgresql+asyncpg://bench:pw@db.example/bench"
 

@@ -52,9 +52,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     place = Path(tempfile.mkdtemp(prefix="benchwright-fleet-"))
     devices = place / "devices"
     devices.write_text("".join(f"{line}\n" for line in GPUS))
+    # The same on both: what a stage inherits belongs to the signature of what it builds.
+    libraries = {"LD_LIBRARY_PATH": str(library.parent)}
     made = make_fleet(
-        place,
-        extra={"beta": {"LD_LIBRARY_PATH": str(library.parent), "NVML_STANDIN": str(devices)}},
+        place, extra={"alpha": libraries, "beta": {**libraries, "NVML_STANDIN": str(devices)}}
     )
     try:
         made.create()
