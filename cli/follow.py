@@ -33,7 +33,7 @@ class Progress:
         self._expected = 0
         self._done = 0
         self._spans: list[float] = []
-        self._last_line = 0.0
+        self._last_line: float | None = None
 
     def __enter__(self) -> Progress:
         if self._terminal:
@@ -86,7 +86,7 @@ class Progress:
             why = "" if event["cached"] else f" ({event['reason']})" if event["reason"] else ""
             self.note(f"{event['stage']}, {event['arm']}: {how}{why}")
         elif kind == "waiting":
-            self.say(f"waiting for {event['for']}")
+            self._now_and_then(f"waiting for {event['for']}")
         elif kind == "approval_wanted":
             self._approval(event)
         elif kind == "step_started":
@@ -114,9 +114,16 @@ class Progress:
         if self._expected:
             remaining = max(self._expected - self._done, 0)
             left = f" of {self._expected}, about {seconds(remaining * self._mean())} left"
-        if self._terminal or time.monotonic() - self._last_line >= PLAIN_EVERY_S:
-            self._last_line = time.monotonic()
-            self.say(f"measuring: {self._done}{left}")
+        self._now_and_then(f"measuring: {self._done}{left}")
+        if self._terminal and self._done == self._expected:
+            self.say("judging, and writing the report")
+
+    def _now_and_then(self, text: str) -> None:
+        """Show what changes often: in a log only a line in a while."""
+        now = time.monotonic()
+        if self._terminal or self._last_line is None or now - self._last_line >= PLAIN_EVERY_S:
+            self._last_line = now
+            self.say(text)
 
     def _mean(self) -> float:
         return sum(self._spans) / len(self._spans)

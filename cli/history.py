@@ -11,7 +11,7 @@ import click
 
 from benchwright.errors import BadInput, Where
 from cli.options import home_option, json_option, open_home
-from cli.output import print_json
+from cli.output import in_color, print_json
 
 
 @click.command(
@@ -43,7 +43,7 @@ def history(
     from benchwright.record.index import UNREADABLE, read_index, rebuild_index
     from benchwright.record.run import Status
 
-    place = open_home(home)
+    place = open_home(home, reading=not rebuild)
     if tag is not None:
         from benchwright.judgement.verdict import Tag
 
@@ -62,7 +62,7 @@ def history(
     else:
         from benchwright.report.text import render_history
 
-        click.echo(render_history(rows, color=sys.stdout.isatty()), nl=False)
+        click.echo(render_history(rows, color=in_color(sys.stdout)), nl=False)
 
 
 def one_of_these(text: str, known: Iterable[str], option: str) -> str:
@@ -87,4 +87,4 @@ def _course(home: Path, run_ids: list[str], metric: str, html: str | None, as_js
     elif as_json:
         print_json({"metric": metric, "course": [asdict(point) for point in course.points]})
     else:
-        click.echo(render_course(course, color=sys.stdout.isatty()), nl=False)
+        click.echo(render_course(course, color=in_color(sys.stdout)), nl=False)

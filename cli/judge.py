@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from cli.options import home_option, json_option, open_home
-from cli.output import print_json
+from cli.output import in_color, print_json
 
 
 @click.command(
@@ -49,7 +49,7 @@ def compare(a: str, b: str, allow: tuple[str, ...], home: str | None, as_json: b
     else:
         from benchwright.report.text import render_comparison
 
-        click.echo(render_comparison(comparison, color=sys.stdout.isatty()), nl=False)
+        click.echo(render_comparison(comparison, color=in_color(sys.stdout)), nl=False)
 
 
 @click.command(epilog="\b\nExample:\n  benchwright analyze 1a2b3c")
@@ -64,7 +64,7 @@ def analyze(run: str, home: str | None, as_json: bool) -> None:
     from benchwright.record.store import RunStore
     from benchwright.report.sections import command_in_place
 
-    place = open_home(home)
+    place = open_home(home, reading=True)
     record = RunStore(place).open(find_run(place, run)).read()
     view = record.view
     earlier = [
@@ -85,7 +85,7 @@ def analyze(run: str, home: str | None, as_json: bool) -> None:
     else:
         from benchwright.report.text import render_analysis
 
-        click.echo(render_analysis(view, findings, color=sys.stdout.isatty()), nl=False)
+        click.echo(render_analysis(view, findings, color=in_color(sys.stdout)), nl=False)
 
 
 @click.command(

@@ -6,6 +6,8 @@ of a bad configuration don't pay for what they don't use; none of them imports P
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from importlib import import_module
 from typing import Any, NoReturn
@@ -42,6 +44,10 @@ VERBS: dict[str, tuple[str, str]] = {
     "down": ("cli.local:down", "End the local Prefect server and engine."),
 }
 """Module and function of each verb, and its line in `--help`."""
+
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+"""Of a write to standard output: the file behind it can't take it, a full disk for instance."""
 
 
 class Verbs(click.Group):
@@ -109,6 +115,9 @@ def call(argv: list[str]) -> int:
         result: Any = group.main(argv, prog_name="benchwright", standalone_mode=False)
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.format_message(), err=True)
+        return asked.exit_code
     except click.ClickException as problem:
         print_error(problem, as_json=as_json)
         return problem.exit_code
@@ -118,9 +127,21 @@ def call(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         print_error(Interrupted("interrupted"), as_json=as_json)
         return Interrupted.exit_code
-    except BrokenPipeError:  # `benchwright history | head`
-        sys.stderr.close()
+    except SystemExit:  # click's answer to a closed pipe (`benchwright history | head`), no other
         return 0
+    except OSError as problem:
+        if problem.filename is not None or problem.errno not in UNWRITABLE:
+            raise
+        print_error(
+            BenchwrightError(
+                f"the output could not be written: {problem.strerror}",
+                hint="what was run is recorded: benchwright history",
+            ),
+            as_json=False,
+        )
+        # What is still buffered can't be written either: leave without trying again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BenchwrightError.exit_code
     return result if isinstance(result, int) else 0
 
 

@@ -66,7 +66,7 @@ def _notes(name: str, what: str) -> click.Group:
         """List them, the oldest first."""
         from benchwright.record.lessons import notebook
 
-        found = notebook(open_home(home), name).list()
+        found = notebook(open_home(home, reading=True), name).list()
         if as_json:
             print_json({name: [asdict(entry) for entry in found]})
             return

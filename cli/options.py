@@ -35,7 +35,8 @@ def experiment_options(command: Command) -> Command:
     command = click.option(
         "--because",
         metavar="TEXT",
-        help="Go on in spite of the plan's challenges; the reason is kept in the record.",
+        help="The reason for what -p changes since the latest RELIABLE run, and for going on in"
+        " spite of the plan's challenges; kept in the record.",
     )(command)
     command = click.option(
         "--replicates",
@@ -59,6 +60,7 @@ def resolve_target(
     overrides: tuple[str, ...],
     replicates: int | None,
     hypothesis: str | None = None,
+    because: str | None = None,
 ) -> Resolved:
     """The complete configuration of what the command line names. Raises BadInput."""
     from benchwright.spec.recipe import RecipeLibrary
@@ -72,11 +74,12 @@ def resolve_target(
         overrides=overrides,
         replicates=replicates,
         hypothesis=hypothesis,
+        because=because,
     )
 
 
-def open_home(option: str | None) -> Path:
+def open_home(option: str | None, *, reading: bool = False) -> Path:
     """The folder of records and artifacts. Raises BadInput where it can't be used."""
     from benchwright.record.home import benchmark_home
 
-    return benchmark_home(option)
+    return benchmark_home(option, reading=reading)

@@ -28,16 +28,29 @@ def print_json(data: Mapping[str, Any]) -> None:
     click.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
+def in_color(stream: TextIO) -> bool:
+    """Whether a stream gets colours: a terminal does, unless `NO_COLOR` says otherwise.
+
+    `NO_COLOR` set to nothing is not set (no-color.org).
+    """
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
 def console(stream: TextIO | None = None) -> Console:
     """A rich console that is plain text where the stream is no terminal."""
     from rich.console import Console
 
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            """Leave it to the caller: rich would end the program with code 1."""
+            raise
+
     stream = stream or sys.stdout
-    terminal = stream.isatty() and "NO_COLOR" not in os.environ
-    return Console(
+    terminal = in_color(stream)
+    return _Console(
         file=stream,
         force_terminal=terminal or None,
-        no_color=not terminal,
+        color_system="auto" if terminal else None,
         width=None if stream.isatty() else PLAIN_WIDTH,
         highlight=False,
         soft_wrap=not stream.isatty(),
@@ -89,7 +102,8 @@ def print_error(problem: BenchwrightError | click.ClickException, *, as_json: bo
         message = f"{problem.format_message()}\n  next: {command} --help"
     else:
         message = problem.format_message()
-    click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+    label = click.style("error: ", fg="red", bold=True) if in_color(sys.stderr) else "error: "
+    click.echo(label + message, err=True)
     if isinstance(problem, GateRefused) and problem.differences:
         print_table(
             ("what", *problem.columns, "why it matters"),

@@ -42,7 +42,7 @@ def plan(
     """
     from benchwright.planning.plan import make_plan, refuse_challenged
 
-    resolved = resolve_target(target, overrides, replicates, hypothesis)
+    resolved = resolve_target(target, overrides, replicates, hypothesis, because)
     made = make_plan(resolved, open_home(home), os.environ)
     if as_json:
         refuse_challenged(made, because)
@@ -197,7 +197,8 @@ def value_rows(made: Plan) -> list[tuple[str, str, str]]:
         name, text = key, item.value_text
         if section in ("metrics", "stages") and "." in rest:
             name = f"{section}.{rest.rpartition('.')[0]}"
-            text = "" if rest.endswith((".name", ".meaning")) else item.value_text
+            part = rest.rpartition(".")[2]
+            text = "" if part in ("name", "meaning") else f"{part}: {item.value_text}"
         place = item.origin
         if item.where is not None and item.where.file is not None:
             place += f" {Path(item.where.file).name}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.options import experiment_options, home_option, json_option, open_home, resolve_target
-from cli.output import print_json
+from cli.output import in_color, print_json
 
 if TYPE_CHECKING:
     from benchwright.planning.quote import Quote
@@ -79,7 +79,7 @@ def run(
     from benchwright.record.consent import write_consent
     from deployments.local.client import ensure_local, submit
 
-    resolved = resolve_target(target, overrides, replicates)
+    resolved = resolve_target(target, overrides, replicates, because=because)
     if deployment or os.environ.get("PREFECT_API_URL"):
         from cli.server import at_server
         from cli.submit import DEFAULT_DEPLOYMENT, run_deployment
@@ -172,4 +172,4 @@ def show_result(record: RunRecord, as_json: bool) -> None:
         return
     from benchwright.report.text import render_run
 
-    click.echo(render_run(record, color=sys.stdout.isatty()), nl=False)
+    click.echo(render_run(record, color=in_color(sys.stdout)), nl=False)

@@ -23,7 +23,7 @@ def status(run: str | None, following: bool, home: str | None, as_json: bool) ->
     from benchwright.record.run_id import find_run
     from benchwright.record.store import RunStore
 
-    place = open_home(home)
+    place = open_home(home, reading=True)
     if run is None:
         return _running(place, as_json)
     folder = RunStore(place).open(find_run(place, run))

@@ -116,7 +116,7 @@ def benchmark(
             home=home,
             folder=folder,
             because=because,
-            changes=Changes(tuple(overrides), replicates, suite or ""),
+            changes=Changes(tuple(overrides), replicates, suite or "", because),
             consent=beforehand(max_cost_usd, asked_by),
         )
     except BenchwrightError as problem:
@@ -139,6 +139,8 @@ def run_experiment(folder: RunFolder) -> State[Any]:
     with bound(session), ending_on_signals(session), tags(*run_tags(record)):
         folder.event({"kind": "run_started", "run_id": view.run_id, "expected": view.expected})
         try:
+            for stage in session.config.stages:
+                session.runner.launcher(stage)
             session.ceiling = cost_gate(
                 read_quote(folder.path), session, lambda: check_run(session)
             )

@@ -47,11 +47,13 @@ class Changes:
         overrides: `name=value` of parameters.
         replicates: Replicates of each arm; None: the configuration's.
         suite: Name of the suite that it is an entry of; empty: of none.
+        because: The reason for the overrides.
     """
 
     overrides: tuple[str, ...] = ()
     replicates: int | None = None
     suite: str = ""
+    because: str | None = None
 
 
 ASKED_BEFORE = "already-answered"
@@ -252,6 +254,7 @@ def _resolved(
             recipes=recipes,
             overrides=changes.overrides,
             replicates=changes.replicates,
+            because=changes.because,
         )
     assert path is not None
     if digest is not None:
@@ -277,4 +280,5 @@ def _resolved(
         recipes=recipes,
         overrides=changes.overrides,
         replicates=changes.replicates,
+        because=changes.because,
     )

@@ -109,7 +109,7 @@ class StageRunner:
             arm: The arm.
             signature: What its output depends on.
             resign: Signs the stage anew: inputs that change while it runs are noticed.
-            on_wait: Called with a sentence where another run builds the same, and is waited for.
+            on_wait: Called where another run builds the same, with what is waited for.
 
         Raises:
             StageFailed: The process failed, an artifact is missing, or an input changed under it.
@@ -262,6 +262,19 @@ class StageRunner:
             raise StageFailed("it printed nothing", where=Where(key=stage.name))
         return next(line.strip() for line in reversed(lines) if line.strip())
 
+    def launcher(self, stage: Stage) -> Launcher:
+        """How the stage's process is run. Raises BadInput where its host isn't known."""
+        launcher = self.launchers.get(stage.host or LOCAL_HOST)
+        if launcher is None:
+            known = ", ".join(sorted(name for name in self.launchers if name))
+            raise BadInput(
+                f"stage '{stage.name}' runs on the host '{stage.host}', which isn't known here",
+                where=Where(key=f"stages.{stage.name}.host"),
+                expected=f"one of {known}" if known else "no `host`: none is known",
+                hint="leave `host` out to run it on this machine",
+            )
+        return launcher
+
     def _remember(self, stage: Stage, arm: Arm, paths: Mapping[str, Path]) -> None:
         for name in stage.produces:
             self.artifacts[arm.name, name] = paths[name]
@@ -340,14 +353,7 @@ class StageRunner:
                 result=self._result_file(log),
             )
             argv = function_argv(request)
-        launcher = self.launchers.get(stage.host or LOCAL_HOST)
-        if launcher is None:
-            raise BadInput(
-                f"stage '{stage.name}' runs on the host '{stage.host}', which isn't known here",
-                where=Where(key=f"stages.{stage.name}.host"),
-                expected=f"one of {sorted(name for name in self.launchers if name) or 'none'}",
-                hint="register the host as a block: benchwright deploy",
-            )
+        launcher = self.launcher(stage)
         launch = StageLaunch(
             argv=argv,
             cwd=rendered.cwd,

@@ -227,7 +227,7 @@ class ArtifactCache:
         Args:
             signature: Of the stage.
             stage: Its `name` and `produces` are read.
-            on_wait: Called once with a sentence, where another builder is waited for.
+            on_wait: Called once where another builder is waited for, with what is waited for.
 
         Raises:
             StageFailed: The disk is full, or the cache can't be written.
@@ -274,8 +274,8 @@ class ArtifactCache:
             if on_wait is not None:
                 holder = _first_word(file)
                 on_wait(
-                    f"stage '{stage.name}' is being built by another run"
-                    f"{f' (process {holder})' if holder else ''}; waiting for it"
+                    f"another run{f' (process {holder})' if holder else ''}, which builds"
+                    f" the same for stage '{stage.name}'"
                 )
             lock = take(file)
         assert lock is not None  # it waited

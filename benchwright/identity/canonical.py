@@ -86,13 +86,13 @@ def digest(content: bytes | str) -> str:
 def config_hash(config: BenchmarkConfig) -> str:
     """SHA-256 of a configuration's canonical form (gate 1, rule 1).
 
-    Everything that a configuration says is part of it, replicates and seeds, limits and reasons
-    included. Left out are words for a reader only: `notes`, and a metric's `meaning`. The run id,
-    times, places and the file's name aren't in a configuration, and so not in its hash.
+    Everything that a configuration says is part of it, replicates, seeds and limits included.
+    Left out are words for a reader only: `notes`, `justified`, and a metric's `meaning`. The run
+    id, times, places and the file's name aren't in a configuration, and so not in its hash.
     The order of keys doesn't matter, the order of lists does; a parameter written as `a: {b: 1}`
     and as `a.b: 1` is the same one.
     """
-    content = config.model_dump(mode="python", exclude={"notes": True, "params": True})
+    content = config.model_dump(mode="python", exclude={"notes", "justified", "params"})
     content["params"] = flatten(config.params)
     for metric in content["metrics"]:
         del metric["meaning"]

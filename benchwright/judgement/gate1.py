@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel
 
-from benchwright.errors import Difference, GateRefused
+from benchwright.errors import Difference, GateRefused, Where
 from benchwright.execution.sample import LOG_EVIDENCE, Sample
 from benchwright.identity.canonical import config_hash
 from benchwright.identity.effective import compare_effective
@@ -181,6 +181,7 @@ def require_declared(
             f"the manifest asks for {names}, and the configuration doesn't declare "
             f"{'it' if len(rows) == 1 else 'them'}",
             differences=rows,
+            where=Where(key="params"),
             expected="every parameter of the manifest under `params`, even at its default",
             hint="declare " + "; ".join(f"{row.field}: {row.right}" for row in rows),
             columns=("this plan", "known value"),
@@ -203,8 +204,10 @@ def require_justified(
         raise GateRefused(
             f"{names} {verb} from the latest RELIABLE run {latest.run_id} without a reason",
             differences=rows,
+            where=Where(key=f"params.{rows[0].field}"),
             expected="each parameter inherited, the treatment, or justified",
-            hint="give the earlier value, or a line `justified: {NAME: reason}` for each",
+            hint="give the earlier value, or the reason: a line `justified: {NAME: reason}` for"
+            " each, or `--because TEXT` for what `-p` sets",
             columns=("this plan", "latest RELIABLE run"),
         )
 

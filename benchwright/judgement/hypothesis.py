@@ -264,7 +264,7 @@ def _met(expected: Expectation, verdict: Verdict | None) -> tuple[bool | None, s
     """Whether an expectation was met (None: can't be told), with the sentence on it."""
     if verdict is None:
         return None, f"Expected: {expected}; {expected.metric.name} has no verdict."
-    said = f"Expected: {expected}; seen: {verdict.reasons[0] if verdict.reasons else ''}".rstrip()
+    said = f"Expected: {expected}; seen: {_seen(verdict)}"
     if verdict.decision is Decision.NO_VERDICT:
         return None, said
     accepted = {
@@ -280,6 +280,14 @@ def _met(expected: Expectation, verdict: Verdict | None) -> tuple[bool | None, s
     if expected.size is not None and _falls_short(expected, expected.size, verdict):
         return False, f"{said} The whole interval falls short of the size expected."
     return True, said
+
+
+def _seen(verdict: Verdict) -> str:
+    """What became of a metric, in a few words: the verdict beside it has the interval."""
+    if verdict.effect is None or verdict.decision is Decision.NO_VERDICT:
+        return verdict.reasons[0] if verdict.reasons else f"{verdict.decision}."
+    moved = words.change(verdict.metric, verdict.effect)
+    return f"{moved} with {verdict.treatment.arm}, {verdict.decision}."
 
 
 def _falls_short(expected: Expectation, size: float, verdict: Verdict) -> bool:

@@ -112,6 +112,11 @@ def make_plan(
         GateRefused: A gate refuses it: the treatment reaches no stage, a parameter that must be
             declared isn't, or one differs from the latest RELIABLE run without a reason.
     """
+    with resolved.locating():
+        return _plan(resolved, home, environ)
+
+
+def _plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Plan:
     config = resolved.config
     hashed = config_hash(config)
     earlier = priors(home, config.domain, config.recipe, config_hash=hashed, like=config)

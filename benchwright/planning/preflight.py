@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ from benchwright.execution.capacity import check_memory, machine_memory
 from benchwright.execution.command import SHELL
 from benchwright.judgement.challenge import Challenge
 from benchwright.judgement.view import RunView
-from benchwright.spec.model import BenchmarkConfig
+from benchwright.spec.model import BenchmarkConfig, Stage
 
 MIN_FREE_BYTES = 200 * 1000 * 1000
 """Under this much free space a run isn't started: its record could not be written to the end."""
@@ -43,6 +45,12 @@ def preflight(config: BenchmarkConfig, folders: Mapping[str, Path], home: Path) 
                 where=Where(key=f"stages.{stage.name}.cwd"),
                 expected="a folder, relative to the configuration's",
             )
+        caveats += check_program(stage, folder)
+        if stage.host is not None:
+            caveats.append(
+                f"stage '{stage.name}' runs on the host '{stage.host}', which is looked up when"
+                " the run starts"
+            )
     place = next(path for path in (home, *home.absolute().parents) if path.is_dir())
     if not os.access(place, os.W_OK):
         raise BadInput(f"{place} can't be written to", hint="choose another with --home DIR")
@@ -56,6 +64,45 @@ def preflight(config: BenchmarkConfig, folders: Mapping[str, Path], home: Path) 
     if free < TIGHT_FREE_BYTES:
         caveats.append(f"{place} has only {free / 1e9:.1f} GB free")
     return caveats
+
+
+def check_program(stage: Stage, folder: Path) -> list[str]:
+    """Check the program that a command starts with, where its path is written out.
+
+    Args:
+        stage: The stage.
+        folder: Its working directory.
+
+    Returns:
+        A sentence where a stage before it may still make the program.
+
+    Raises:
+        BadInput: It isn't there, or may not be executed, and no stage comes before.
+    """
+    try:
+        first = shlex.split(stage.cmd or "", comments=True)[:1]
+    except ValueError:  # an open quote: bash says it better
+        return []
+    if stage.host is not None or not first or not re.fullmatch(r"\.{0,2}/[\w./@+-]+", first[0]):
+        return []
+    program = folder / first[0]
+    if program.is_file() and os.access(program, os.X_OK):
+        return []
+    missing = not program.exists()
+    what = (
+        f"stage '{stage.name}' starts with {first[0]}, which"
+        f" {'does not exist' if missing else 'may not be executed'}"
+    )
+    if stage.needs:
+        return [f"{what}, unless a stage before makes it so"]
+    raise BadInput(
+        what,
+        where=Where(key=f"stages.{stage.name}.cmd"),
+        expected=f"a program at {program}",
+        hint="correct the path: it starts from the configuration's folder, or `cwd`"
+        if missing
+        else f"chmod +x {shlex.quote(str(program))}",
+    )
 
 
 def preflight_devices(config: BenchmarkConfig, environ: Mapping[str, str]) -> Machine:

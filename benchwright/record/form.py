@@ -322,7 +322,7 @@ def replace_head(text: str, path: Path, changes: Mapping[str, Any]) -> str:
 
 def headline(judgement: Judgement | None) -> str:
     """A run's result in a few words, for a row of the index."""
-    if judgement is None or not judgement.verdicts:
+    if judgement is None or not judgement.verdicts or not judgement.verdicts[0].units:
         return ""
     from benchwright.judgement import words
 

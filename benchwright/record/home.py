@@ -68,16 +68,20 @@ class Layout:
         return self.home / "comparisons.jsonl"
 
 
-def benchmark_home(option: str | None = None) -> Path:
+def benchmark_home(option: str | None = None, *, reading: bool = False) -> Path:
     """The home to use: the option, else $BENCHMARK_HOME, else ./benchmark_data.
 
     Nothing is created: a verb that only reads leaves no folder behind.
+
+    Args:
+        option: What `--home` says.
+        reading: Whether it is enough that it can be read, such as an archive of runs.
 
     Returns:
         An absolute path.
 
     Raises:
-        BadInput: It is a file, or can't be written.
+        BadInput: It is a file, or can't be used.
     """
     named = option or os.environ.get(HOME_VARIABLE)
     source = "--home" if option else (f"${HOME_VARIABLE}" if named else "the default home")
@@ -93,11 +97,12 @@ def benchmark_home(option: str | None = None) -> Path:
             expected="a folder, or a path where one can be made",
             hint="name another folder with --home DIR",
         )
-    if not os.access(existing, os.W_OK | os.X_OK):
+    need, verb = (os.R_OK, "read") if reading else (os.W_OK, "write in")
+    if not os.access(existing, need | os.X_OK):
         raise BadInput(
-            f"can't write in {existing}",
+            f"can't {verb.removesuffix(' in')} in {existing}",
             where=Where(key=source),
-            expected="a folder that you may write in",
+            expected=f"a folder that you may {verb}",
             hint=f"name another folder with --home DIR, or change the mode of {existing}",
         )
     return home

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Sequence
 from benchwright.execution.sample import Sample
 from benchwright.judgement.gate1 import VERIFIED
 from benchwright.judgement.sceptic import plausibility
-from benchwright.judgement.verdict import Tag
+from benchwright.judgement.verdict import Finding, Tag
 from benchwright.judgement.view import RunView
 from benchwright.judgement.words import count, listed
 from benchwright.record.run import RunRecord, Status
 from benchwright.report import numbers
-from benchwright.spec.model import Role
+from benchwright.spec.model import BenchmarkConfig, Role
+
+NOT_REPRODUCED = "It was not reproduced by a second run yet."
 
 _SHOWN = 5
 """Single failures that are named; the rest is counted."""
@@ -94,9 +96,27 @@ def _wrong(record: RunRecord) -> Iterable[str]:
     seen = [finding for finding in view.findings if finding.code != VERIFIED]
     findings = (*(judgement.findings if judgement else ()), *seen)
     for weight in ((True, True), (True, False), (False, True), (False, False)):
-        for finding in findings:
-            if (finding.failure, finding.caveat) == weight:
-                yield finding.message
+        yield from condensed(
+            [one for one in findings if (one.failure, one.caveat) == weight], view.config
+        )
+
+
+def condensed(findings: Sequence[Finding], config: BenchmarkConfig) -> Iterable[str]:
+    """What findings say, a sentence or two each, in their order.
+
+    Remarks of one kind on several metrics that decide nothing are one: the one with the largest
+    number, and the names of the others.
+    """
+    decide = {metric.name for metric in config.metrics if metric.role is not Role.SECONDARY}
+    groups: dict[object, list[Finding]] = {}
+    for place, finding in enumerate(findings):
+        weighs = finding.failure or finding.caveat or not finding.metric
+        alone = weighs or finding.metric in decide
+        groups.setdefault(place if alone else finding.code, []).append(finding)
+    for group in groups.values():
+        most = max(group, key=lambda finding: abs(finding.number or 0))
+        others = dict.fromkeys(f.metric for f in group if f.metric != most.metric)
+        yield f"{most.message} Likewise {listed(list(others))}." if others else most.message
 
 
 def _too_good(record: RunRecord, priors: Sequence[RunView]) -> Iterable[str]:
@@ -175,7 +195,7 @@ def _unknown(record: RunRecord) -> Iterable[str]:
     if view.judgement is None:
         yield "Nothing was judged."
     elif view.tag is not Tag.RELIABLE:
-        yield "It was not reproduced by a second run yet."
+        yield NOT_REPRODUCED
 
 
 def _reports(sample: Sample) -> bool:

@@ -6,6 +6,7 @@ Plain text where the output is no terminal. Colours only repeat what a word says
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from benchwright.judgement.compare import Comparison
-    from benchwright.judgement.verdict import ArmSummary, Finding, GuardrailResult, Verdict
+    from benchwright.judgement.verdict import (
+        ArmSummary,
+        Finding,
+        GuardrailResult,
+        Judgement,
+        Verdict,
+    )
     from benchwright.judgement.view import RunView
     from benchwright.record.index import IndexRow
     from benchwright.record.run import RunRecord
@@ -51,13 +58,20 @@ _LABEL_WIDTH = 13
 _FIGURES = ("metric", "arm", "n", "mean", "median", "min", "max", "spread")
 
 
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is; None: it is a file or a pipe."""
+    if not sys.stdout.isatty():
+        return None
+    return shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
+
+
 class _Page:
     """Lines for a terminal, collected."""
 
     def __init__(self, color: bool) -> None:
         from rich.console import Console
 
-        width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if color else PLAIN_WIDTH
+        width = terminal_width() or PLAIN_WIDTH
         self.color = color
         self._file = StringIO()
         self._console: Console = Console(
@@ -138,47 +152,78 @@ def render_run(record: RunRecord, *, color: bool = False) -> str:
         f"{view.run_id} on {record.host or numbers.UNKNOWN}: {record.status}"
         + (f" after {numbers.duration(took)}" if took is not None else "")
     )
-    if judgement is not None and judgement.summaries:
+    measured = judgement is not None and any(
+        summary.n for of_arm in judgement.summaries.values() for summary in of_arm.values()
+    )
+    if measured:
         _arms(page, record)
     page.line()
     if record.error:
         page.labelled("error", record.error.splitlines(), "bold red")
-    if judgement is not None:
+    tag, reason = tag_line(record)
+    if judgement is not None and measured:
         _verdicts(page, judgement.verdicts)
         _guardrails(page, judgement.guardrails)
         if judgement.hypothesis is not None:
-            page.labelled(
-                "hypothesis", [f"{judgement.hypothesis}: {judgement.hypothesis_reason}"], "bold"
-            )
-    tag, reason = tag_line(record)
+            page.labelled("hypothesis", [_hypothesis(judgement, reason)], "bold")
     page.labelled(tag, [reason or "no reason given"])
     if record.flagged:
         page.labelled("flagged", record.flagged, "bold yellow")
-    _wrong(page, record)
+    if measured or not record.error:
+        _wrong(page, record)
     hits = sum(result.cached for result in view.prep)
     if view.prep:
         page.labelled("prep", [f"{hits} from the cache, {len(view.prep) - hits} built"], "bold")
     sums = accounting(record)
     if sums is not None:
         page.labelled("spent", [line(sums)], "bold")
-    if record.folder is not None and (record.folder / "report.html").exists():
-        page.exact("report", str(record.folder / "report.html"))
+    if record.folder is not None:
+        if (record.folder / "report.html").exists():
+            page.exact("report", str(record.folder / "report.html"))
+        if record.error and (record.folder / "logs").exists():
+            page.exact("logs", str(record.folder / "logs"))
     return page.text()
 
 
+def _hypothesis(judgement: Judgement, tag_reason: str) -> str:
+    """The verdict on the hypothesis; what the tag gives as its reason too isn't said twice."""
+    text = judgement.hypothesis_reason
+    for finding in judgement.findings:
+        if finding.message in text and finding.message in tag_reason:
+            text = text.replace(finding.message, "see below.")
+    return f"{judgement.hypothesis}: {text}"
+
+
 _WRONG_SHOWN = 4
+"""Lines on what went wrong; the report has all."""
+
+_SAID_BY_PREP = ("cache-hit", "cache-miss")
+"""Codes of the findings that the line on prep stands for."""
 
 
 def _wrong(page: _Page, record: RunRecord) -> None:
+    """What went wrong or remained unknown, and has no line of its own."""
     from benchwright.report.background import background
-    from benchwright.report.outcome import went_wrong
+    from benchwright.report.outcome import NOT_REPRODUCED, went_wrong
 
-    told = set(record.flagged)  # they have a line of their own
-    wrong = [line for line in went_wrong(record, background(record).priors) if line not in told]
-    lines = list(wrong[:_WRONG_SHOWN])
+    told, said = set(record.flagged), [record.error.partition("\n")[0]]
+    judgement = record.view.judgement
+    if judgement is not None:
+        told |= {NOT_REPRODUCED}
+        told |= {one.message for one in judgement.findings if one.code in _SAID_BY_PREP}
+        said += [guardrail.reason for guardrail in judgement.guardrails]
+        said += [verdict.reasons[0] for verdict in judgement.verdicts if verdict.reasons]
+        said += [one.message for one in judgement.findings if one.message in judgement.tag_reason]
+    wrong = [
+        line
+        for line in went_wrong(record, background(record).priors)
+        if line not in told and not any(text.rstrip(".") in line for text in said if text)
+    ]
+    lines = wrong[:_WRONG_SHOWN]
     if len(wrong) > _WRONG_SHOWN:
         lines.append(f"and {len(wrong) - _WRONG_SHOWN} more in the report")
-    page.labelled("unclear", lines, "bold yellow")
+    if lines:
+        page.labelled("unclear", lines, "bold yellow")
 
 
 def _arms(page: _Page, record: RunRecord) -> None:
@@ -302,7 +347,7 @@ def render_history(rows: Sequence[IndexRow], *, color: bool = False) -> str:
     """The table of runs, the newest last. Made without a library: it may have 10,000 rows."""
     if not rows:
         return "no run that fits is recorded here; start one: benchwright run FILE|RECIPE\n"
-    limit = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns if color else None
+    limit = terminal_width()
     cells = [[one_line(getattr(row, name)) for name in _HISTORY] for row in rows]
     header = ["run", "status", "tag", "result", "note"]
     if not any(row[-1] for row in cells):

@@ -69,6 +69,7 @@ class Resolved:
         provenance: Where each value came from, by dotted key.
         notes: What a person may not expect, a sentence each.
         missing: The manifest's entries that nothing declares.
+        source: The file that was read; None: it came as data.
     """
 
     config: BenchmarkConfig
@@ -79,6 +80,36 @@ class Resolved:
     provenance: Mapping[str, Provenance]
     notes: tuple[str, ...] = ()
     missing: tuple[ManifestEntry, ...] = ()
+    source: Where | None = None
+
+    @contextmanager
+    def locating(self) -> Iterator[None]:
+        """Give the errors raised inside, which know a key at most, the file and the line of it."""
+        try:
+            yield
+        except BenchwrightError as problem:
+            if problem.where is None or problem.where.file is None:
+                problem.where = self.place(problem.where.key if problem.where else None)
+            raise
+
+    def place(self, key: str | None) -> Where | None:
+        """The file and line that say a key of the configuration, or the nearest key around it.
+
+        Args:
+            key: A dotted key; None: the file as a whole. One that is no key of a configuration,
+                such as an environment variable, is given back as it is.
+        """
+        if key is None:
+            return self.source
+        name = key
+        while name:
+            for known, item in self.provenance.items():
+                inside = known == name or known.startswith(f"{name}.")
+                if inside and item.where is not None:
+                    where = item.where
+                    return where if where.file is None else Where(where.file, where.line, key)
+            name = name.rpartition(".")[0]
+        return Where(key=key)
 
 
 def resolve(
@@ -89,6 +120,7 @@ def resolve(
     overrides: Sequence[str] = (),
     replicates: int | None = None,
     hypothesis: str | None = None,
+    because: str | None = None,
 ) -> Resolved:
     """Complete the configuration of a YAML file, or a recipe.
 
@@ -99,6 +131,7 @@ def resolve(
         overrides: `key=value` for parameters, as `-p` gives them.
         replicates: Replaces `replication.replicates`.
         hypothesis: Replaces `hypothesis`.
+        because: The reason for the overrides: it is put down for each under `justified`.
 
     Raises:
         BadInput: What can't be understood, with file, line, key and the nearest known name.
@@ -113,7 +146,9 @@ def resolve(
         if not path.exists():
             raise _no_target(path, recipes)
         document, folder = read_yaml(path), path.resolve().parent
-    return _Resolver(domains, recipes, document, folder).resolve(overrides, replicates, hypothesis)
+    return _Resolver(domains, recipes, document, folder).resolve(
+        overrides, replicates, hypothesis, because
+    )
 
 
 def from_mapping(
@@ -125,6 +160,7 @@ def from_mapping(
     overrides: Sequence[str] = (),
     replicates: int | None = None,
     hypothesis: str | None = None,
+    because: str | None = None,
 ) -> Resolved:
     """Complete a configuration that came as data, such as a deployment's parameter.
 
@@ -136,6 +172,7 @@ def from_mapping(
         overrides: `key=value` for parameters.
         replicates: Replaces `replication.replicates`.
         hypothesis: Replaces `hypothesis`.
+        because: The reason for the overrides: it is put down for each under `justified`.
 
     Raises:
         BadInput: As `resolve`, with the key.
@@ -143,7 +180,7 @@ def from_mapping(
     """
     document = as_document(data)
     return _Resolver(domains, recipes, document, folder.resolve()).resolve(
-        overrides, replicates, hypothesis
+        overrides, replicates, hypothesis, because
     )
 
 
@@ -194,7 +231,11 @@ class _Resolver:
     recipe_metrics: frozenset[str] = frozenset()
 
     def resolve(
-        self, overrides: Sequence[str], replicates: int | None, hypothesis: str | None
+        self,
+        overrides: Sequence[str],
+        replicates: int | None,
+        hypothesis: str | None,
+        because: str | None,
     ) -> Resolved:
         file = self._layer("file", self.document)
         recipe = self._recipe(file)
@@ -209,7 +250,9 @@ class _Resolver:
                 self._lay(layer)
         self.merged.data["domain"] = domain.name
         manifest = domain.manifest().joined(recipe.manifest if recipe else Manifest())
-        self._override(overrides, manifest)
+        for name in self._override(overrides, manifest):
+            if because and name not in (self.merged.data.get("justified") or {}):
+                self.merged.put(("justified", name), because, Where(key="--because"))
         if replicates is not None:
             self.merged.put(("replication", "replicates"), replicates, Where(key="--replicates"))
         if hypothesis is not None:
@@ -300,7 +343,8 @@ class _Resolver:
                     f"quote it, if its text is meant"
                 )
 
-    def _override(self, overrides: Sequence[str], manifest: Manifest) -> None:
+    def _override(self, overrides: Sequence[str], manifest: Manifest) -> set[str]:
+        """Set the parameters that `-p` names; returns their names."""
         declared = flat_params(self.merged.data.get("params"))
         given: set[str] = set()
         for text in overrides:
@@ -315,11 +359,15 @@ class _Resolver:
             known = dict.fromkeys([*declared, *(entry.name for entry in manifest.entries)])
             if key not in known:
                 error = unknown_parameter(key, known, where)
-                if key in BenchmarkConfig.model_fields:
-                    error.hint = f"`{key}` is no parameter: set it in the file"
+                top, _, rest = key.partition(".")
+                if rest in known and top == "params":
+                    error.hint = f"leave `params.` out: -p {rest}={value}"
+                elif top in BenchmarkConfig.model_fields:
+                    error.hint = f"`{top}` is no parameter: set it in the file"
                 raise error
             parsed = option_value(value, declared.get(key), where)
             self.merged.put(("params", *key.split(".")), parsed, where)
+        return given
 
     # The whole.
 
@@ -370,6 +418,7 @@ class _Resolver:
             provenance=self._provenance(config, made),
             notes=tuple(self.notes),
             missing=missing,
+            source=Where(self.document.file) if self.document.file is not None else None,
         )
 
     def _without_unreported(self, config: BenchmarkConfig) -> BenchmarkConfig:

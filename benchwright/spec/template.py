@@ -235,12 +235,12 @@ def _undeclared(
     else:
         advice = f"did you mean `{{{match}}}`?"
         if match in elsewhere:
-            advice += f" then {elsewhere[match]}"
+            advice += f" Then {elsewhere[match]}."
     return BadInput(
         f"`{place.text}` ({_line(place)}{place.name.context}) is no declared name",
         where=where,
         expected=one_of(sorted(declared)),
-        hint=f"{advice}; if the program is to receive the braces, {_literally(place)}",
+        hint=f"{advice}\n  or, if the program is to receive the braces: {_literally(place)}",
     )
 
 

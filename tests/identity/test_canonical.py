@@ -78,9 +78,15 @@ CONFIG = BenchmarkConfig(
 )
 
 
-def test_notes_and_a_metrics_meaning_are_no_part_of_the_hash() -> None:
+def test_notes_reasons_and_a_metrics_meaning_are_no_part_of_the_hash() -> None:
     meant = Metric(name="p50_ms", unit="ms", meaning="the median")
-    words = CONFIG.model_copy(update={"notes": "tried on a Monday", "metrics": (meant,)})
+    words = CONFIG.model_copy(
+        update={
+            "notes": "tried on a Monday",
+            "justified": {"c": "a larger machine"},
+            "metrics": (meant,),
+        }
+    )
     assert config_hash(words) == config_hash(CONFIG)
 
 

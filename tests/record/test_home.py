@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,22 @@ def test_a_home_that_cannot_be_written_is_refused(tmp_path: Path, below: str) ->
     child.start()
     child.join()
     assert child.exitcode == 0
+
+
+def _read_only(folder: Path) -> None:
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    assert benchmark_home(str(folder), reading=True) == folder
+    with pytest.raises(BadInput, match="can't write"):
+        benchmark_home(str(folder))
+
+
+def test_an_archive_that_can_only_be_read_can_be_read() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o555)
+        child = fork.Process(target=_read_only, args=(Path(name),))
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0

@@ -13,10 +13,11 @@ from benchwright.errors import BadInput, Difference
 from benchwright.judgement.compare import Comparison
 from benchwright.judgement.verdict import Finding, Tag
 from benchwright.record.index import read_index
-from benchwright.record.run import RunRecord
+from benchwright.record.run import RunRecord, Status
 from benchwright.report.artifact import MOST_BYTES, render_artifact
 from benchwright.report.course import course_of, render_course, render_course_html
 from benchwright.report.json import comparison_json, run_json
+from benchwright.report.outcome import condensed
 from benchwright.report.text import (
     render_analysis,
     render_comparison,
@@ -242,3 +243,57 @@ def test_a_damaged_run_is_left_out_of_a_course_and_said(tmp_path: Path) -> None:
     course = course_of(tmp_path, ids, "p50_ms")
     assert {point.run_id for point in course.points} == {ids[1]}
     assert f"not shown: {ids[0]} can't be read" in render_course(course)
+
+
+def test_remarks_of_one_kind_on_secondary_metrics_are_one_line() -> None:
+    def spread(metric: str, number: float, *, caveat: bool = False) -> Finding:
+        said = f"{metric} spreads by {number}."
+        return Finding("spread", said, number=number, caveat=caveat, metric=metric)
+
+    config = record().view.config
+    findings = [
+        spread("p95_ms", 0.2),
+        spread("p50_ms", 0.3),
+        spread("p99_ms", 0.6),
+        spread("qps", 0.4),
+        spread("p95_ms", 0.5, caveat=True),
+    ]
+    assert list(condensed(findings, config)) == [
+        "p99_ms spreads by 0.6. Likewise p95_ms and qps.",
+        "p50_ms spreads by 0.3.",
+        "p95_ms spreads by 0.5.",
+    ]
+
+
+def test_a_run_that_measured_nothing_shows_what_ended_it_and_no_empty_table() -> None:
+    whole = record()
+    said = whole.view.judgement
+    assert said is not None
+    empty = {
+        arm: {name: replace(one, n=0) for name, one in of_arm.items()}
+        for arm, of_arm in said.summaries.items()
+    }
+    view = replace(whole.view, judgement=replace(said, summaries=empty))
+    text = render_run(replace(whole, view=view, status=Status.FAILED, error="bash: no such file"))
+    assert "bash: no such file" in text
+    assert "UNRELIABLE" in text
+    for noise in ("unknown", "median", "guardrail", "hypothesis", "unclear"):
+        assert noise not in text
+
+
+def test_what_the_tag_says_is_said_once() -> None:
+    whole = record()
+    said = whole.view.judgement
+    assert said is not None
+    trust = "Nothing says which value the treatment used."
+    judged = replace(
+        said,
+        findings=(Finding("unverified", trust, caveat=True),),
+        tag=Tag.QUALIFIED,
+        tag_reason=f"{trust} (1 more caveat)",
+        hypothesis_reason=f"Expected: p50_ms better; seen: 9 % lower. Unexplained: {trust}",
+    )
+    view = replace(whole.view, judgement=judged, tag=Tag.QUALIFIED)
+    text = words(render_run(replace(whole, view=view)))
+    assert text.count(trust) == 1
+    assert "Unexplained: see below." in text
