@@ -19,9 +19,30 @@ SHELL = ("/bin/bash", "-e", "-o", "pipefail", "-c")
 wrong one."""
 
 INHERITED = frozenset(
-    "PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE LC_NUMERIC TZ TMPDIR VIRTUAL_ENV CONDA_PREFIX"
-    " LD_LIBRARY_PATH http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY"
-    " SSL_CERT_FILE SSL_CERT_DIR".split()
+    [
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "LC_NUMERIC",
+        "TZ",
+        "TMPDIR",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "LD_LIBRARY_PATH",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+    ]
 )
 """What every stage gets from its caller: where programs are and how to reach the network. The
 rest is handed on only where the stage's `env` names it, since an undeclared variable that changes

@@ -113,10 +113,10 @@ def make_plan(
             declared isn't, or one differs from the latest RELIABLE run without a reason.
     """
     with resolved.locating():
-        return _plan(resolved, home, environ)
+        return _plan(resolved, home, environ, own_history)
 
 
-def _plan(resolved: Resolved, home: Path, environ: Mapping[str, str]) -> Plan:
+def _plan(resolved: Resolved, home: Path, environ: Mapping[str, str], own_history: bool) -> Plan:
     config = resolved.config
     hashed = config_hash(config)
     earlier = priors(home, config.domain, config.recipe, config_hash=hashed, like=config)
