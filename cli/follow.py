@@ -34,6 +34,7 @@ class Progress:
         self._done = 0
         self._spans: list[float] = []
         self._last_line: float | None = None
+        self._told: set[str] = set()
 
     def __enter__(self) -> Progress:
         if self._terminal:
@@ -110,6 +111,11 @@ class Progress:
         self._spans.append(float(event["wall_s"]))
         if not event["ok"]:
             self.note(f"{event['stage']}, {event['arm']}: failed: {event['error']}")
+        for drift in event.get("drift", ()):
+            told = f"{event['stage']}, {event['arm']}: {drift}; the run will be UNRELIABLE"
+            if told not in self._told:
+                self._told.add(told)
+                self.note(told)
         left = ""
         if self._expected:
             remaining = max(self._expected - self._done, 0)

@@ -13,6 +13,8 @@ from prefect.states import Completed, Failed, State
 
 from benchwright.execution.host import building, measuring
 from benchwright.execution.runner import Replicate
+from benchwright.execution.sample import Sample
+from benchwright.identity.effective import compare_effective
 from benchwright.planning.signing import sign_stage
 from benchwright.spec.context import Approval
 from benchwright.spec.model import StageKind
@@ -95,9 +97,20 @@ def measure(stage: str, arm: str, order: int, block: int, warmup: bool, seed: in
             "error": sample.error,
             "wall_s": sample.duration_s,
             "metrics": dict(sample.measurement.metrics) if sample.measurement else {},
+            "drift": drift_of(run, sample),
         }
     )
     return None if sample.ok else Failed(message=sample.error or sample.reason.value)
+
+
+def drift_of(run: RunSession, sample: Sample) -> list[str]:
+    """What a replicate used instead of what was declared: said at once, for it ends as UNRELIABLE
+    however long it goes on (gate 1, rule 4)."""
+    used = sample.measurement.effective if sample.measurement else {}
+    return [
+        f"{row.field} was declared as {row.left}, and {row.right} is in use"
+        for row in compare_effective(run.arms[sample.arm].params, used)
+    ]
 
 
 @task(name="step", persist_result=False, cache_policy=NO_CACHE)

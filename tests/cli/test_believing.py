@@ -223,7 +223,9 @@ def test_gate_1_rule_4_a_drifted_run_is_unreliable_and_never_compared(
     one = bench("drifted")
     good = one.run()
     one.fault(at_9={"effective": {"size": 5}})
-    drifted = one.run()
+    done = one("run", "experiment.yaml", "--because", "a trial", "--json")
+    assert done.stderr.count("size was declared as 9, and 5 is in use") == 1, "said while it runs"
+    drifted = json_of(done)
     assert drifted["tag"] == "UNRELIABLE"
     assert "size was declared as 9" in drifted["tag_reason"]
     assert "the treatment never ran" in json.dumps(drifted["findings"])
