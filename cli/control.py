@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from benchwright.errors import BadInput
+from benchwright.errors import BadInput, Where
 from cli.options import home_option, json_option, open_home
 from cli.output import print_json
 
@@ -54,14 +54,26 @@ def cancel(run: str, home: str | None, as_json: bool) -> None:
     metavar="USD",
     help="Approve up to this cost for the whole run, with what it has spent already.",
 )
+@click.option(
+    "--on",
+    default="",
+    metavar="HOST",
+    help="With $PREFECT_API_URL: the host that has the record. Default: this one.",
+)
 @home_option
 @json_option
-def resume(run: str, detach: bool, max_cost: float | None, home: str | None, as_json: bool) -> int:
+def resume(
+    run: str, detach: bool, max_cost: float | None, on: str, home: str | None, as_json: bool
+) -> int:
     """Go on with RUN: what is finished is kept, the rest is run.
+
+    With $PREFECT_API_URL the worker of its host does it; of a run on another host, RUN is the
+    whole id.
 
     Refused where the machine, the code or the scripts have changed in between: half a run on one
     machine and half on another is no run.
     """
+    from benchwright.execution.host import host_name
     from benchwright.planning.resume import prepare_resume
     from benchwright.record.consent import Consent, write_consent
     from benchwright.record.run_id import find_run
@@ -71,10 +83,27 @@ def resume(run: str, detach: bool, max_cost: float | None, home: str | None, as_
     from deployments.local.client import ensure_local, submit
 
     place = open_home(home)
-    folder = RunStore(place).open(find_run(place, run))
-    prepare_resume(folder, os.environ)
+    elsewhere = bool(on) and on != host_name()
+    if elsewhere and max_cost is not None:
+        raise BadInput(
+            f"an approval stands in the run's record, which is on {on}",
+            where=Where(key="--max-cost"),
+            hint=f"on that host: benchwright resume {run} --max-cost {max_cost:g}",
+        )
+    run_id = run if elsewhere else find_run(place, run)
+    served = elsewhere or bool(os.environ.get("PREFECT_API_URL"))
+    if not served:
+        prepare_resume(RunStore(place).open(run_id), os.environ)
     if max_cost is not None:
-        write_consent(folder.path, Consent.now(getpass.getuser(), max_cost, "unattended"))
+        consent = Consent.now(getpass.getuser(), max_cost, "unattended")
+        write_consent(RunStore(place).open(run_id).path, consent)
+    if served:
+        from cli.server import at_server
+        from cli.submit import resume_deployment
+
+        with at_server(home):
+            return resume_deployment(run_id, on or host_name(), detach=detach, as_json=as_json)
+    folder = RunStore(place).open(run_id)
     with Progress() as progress:
         engine = ensure_local(place, progress.say)
         submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))

@@ -118,6 +118,51 @@ def run_deployment(
     return _finish(ended, report, page, as_json)
 
 
+def resume_deployment(run_id: str, on: str, *, detach: bool, as_json: bool) -> int:
+    """Have a host's worker go on with a run that it has the record of, and follow it.
+
+    Args:
+        run_id: The whole id.
+        on: The host.
+        detach: Return at once.
+        as_json: Print one object.
+
+    Returns:
+        The exit code of `benchwright resume`.
+
+    Raises:
+        BadInput: The server has no such deployment, or no worker of that host.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    from cli.follow import Progress
+    from deployments.fleet.queues import queue_of_host
+
+    with get_client(sync_client=True) as client, Progress() as progress:
+        try:
+            found = client.read_deployment_by_name(DEFAULT_DEPLOYMENT)
+        except ObjectNotFound as problem:
+            raise BadInput(
+                f"the server has no deployment '{DEFAULT_DEPLOYMENT}'", hint="benchwright deploy"
+            ) from problem
+        run = client.create_flow_run_from_deployment(
+            found.id,
+            parameters={"run_id": run_id},
+            name=run_id,
+            tags=[f"by:{getpass.getuser()}"],
+            work_queue_name=queue_of_host(client, str(found.work_pool_name), on),
+        )
+        page = _page(client, run.id)
+        if detach:
+            _say_detached(run, page, as_json)
+            return 0
+        progress.note(f"submitted: {page}")
+        ended = _follow(client, run.id, progress)
+        report = _report(client, ended.id)
+    return _finish(ended, report, page, as_json)
+
+
 def parameters_for(
     target: str, resolved: Resolved, overrides: tuple[str, ...], replicates: int | None
 ) -> dict[str, Any]:

@@ -98,18 +98,12 @@ def route(client: SyncPrefectClient, pool: str, config: BenchmarkConfig, on: str
     Raises:
         BadInput: No worker ever took from such a queue: it would wait for ever.
     """
+    if on:
+        return queue_of_host(client, pool, on)
+    wanted = queue_of(config)
     there = {queue.name for queue in client.read_work_queues(work_pool_name=pool)}
-    wanted = host_queue(on) if on else queue_of(config)
     if wanted in there or wanted == DEFAULT:
         return wanted
-    hosts = sorted(name.removeprefix(HOST) for name in there if name.startswith(HOST))
-    if on:
-        raise BadInput(
-            f"no worker of a host '{on}' has been started for the pool '{pool}'",
-            where=Where(key="--on"),
-            expected=f"one of {', '.join(hosts)}" if hosts else "a worker, started on that host",
-            hint="on that host: benchwright worker",
-        )
     kind, _, count = wanted.partition("-")
     larger = sorted(
         int(name.partition("-")[2])
@@ -122,4 +116,22 @@ def route(client: SyncPrefectClient, pool: str, config: BenchmarkConfig, on: str
         f" pool '{pool}' has as many{most}",
         where=Where(key=f"resources.{kind}"),
         hint="ask for fewer, or start a worker on a host that has them: benchwright worker",
+    )
+
+
+def queue_of_host(client: SyncPrefectClient, pool: str, host: str) -> str:
+    """The queue of a host whose worker has been started.
+
+    Raises:
+        BadInput: None ever was: what is put there would wait for ever.
+    """
+    there = {queue.name for queue in client.read_work_queues(work_pool_name=pool)}
+    if host_queue(host) in there:
+        return host_queue(host)
+    hosts = sorted(name.removeprefix(HOST) for name in there if name.startswith(HOST))
+    raise BadInput(
+        f"no worker of a host '{host}' has been started for the pool '{pool}'",
+        where=Where(key="--on"),
+        expected=f"one of {', '.join(hosts)}" if hosts else "a worker, started on that host",
+        hint="on that host: benchwright worker",
     )

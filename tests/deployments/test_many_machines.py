@@ -145,14 +145,8 @@ def whole(fleet: Fleet, folder: RunFolder, reported: Reported) -> None:
 
 def go_on(fleet: Fleet, folder: RunFolder, host: str) -> None:
     """Have the host's worker go on with a run, as `docs/many-machines.md` says."""
-    deployment = fleet.ask("GET", "deployments/name/benchmark/benchmark")["id"]
-    flow_run = fleet.ask(
-        "POST",
-        f"deployments/{deployment}/create_flow_run",
-        {"parameters": {"run_id": folder.run_id}, "work_queue_name": f"host-{host}"},
-    )["id"]
-    ended = fleet.ended(flow_run)
-    assert ended["state_name"] == "Completed", ended["state"]["message"]
+    code, said = fleet.call("resume", folder.run_id, "--on", host, "--json")
+    assert (code, said["state"]) == (0, "Completed"), said
 
 
 def test_a_killed_worker_ends_no_run(fleet: Fleet) -> None:
