@@ -63,12 +63,19 @@ def protection(api_url: str, auth_string: str = "") -> Protection:
         auth_string: `user:password` for it.
 
     Raises:
-        BadInput: Nothing answers there.
+        BadInput: Nothing answers there, or it doesn't take the credentials.
     """
     base = api_url.rstrip("/")
     status, _ = _get(f"{base}/admin/version", "")
     auth = status in (401, 403)
     status, body = _get(f"{base}/csrf-token?client=benchwright", auth_string)
+    if status in (401, 403):
+        raise BadInput(
+            "the Prefect server asks who you are"
+            + (", and doesn't take what it was told" if auth_string else ""),
+            where=Where(file=api_url, key="PREFECT_API_AUTH_STRING"),
+            expected="user:password, as the server was started with",
+        )
     return Protection(auth=auth, csrf=status == 200 and "token" in body)
 
 
