@@ -49,9 +49,10 @@ UNPRIVILEGED = ("postgres", "nobody")
 REGISTER = """
 import json, sys
 from deployments.register import register
+from blocks.named import DEFAULT_NAME
 from blocks.store import ResultsStore
 changes = register(env={})
-ResultsStore(place=sys.argv[1]).save("default", overwrite=True)
+ResultsStore(place=sys.argv[1]).save(DEFAULT_NAME, overwrite=True)
 print(json.dumps([str(change) for change in changes]))
 """
 
