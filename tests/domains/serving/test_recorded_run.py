@@ -130,7 +130,8 @@ def test_a_deployment_evaluates_a_real_model_over_ssh(
         env=env,
         cwd=tmp_path,
     )
-    parameters = {"config": config(asked).model_dump(mode="json"), "home": str(home)}
+    said = config(asked).model_dump(mode="json", exclude_unset=True)
+    parameters = {"config": said, "home": str(home)}
     try:
         subprocess.run(
             [
