@@ -184,7 +184,7 @@ def test_a_protected_server_is_seen_to_be_one_and_used(protected: str, tmp_path:
 @pytest.mark.slow
 def test_without_its_password_nothing_is_done(protected: str, tmp_path: Path) -> None:
     finished = benchwright("deploy", cwd=tmp_path, home=tmp_path, PREFECT_API_URL=protected)
-    assert finished.returncode != 0
+    assert finished.returncode == 2, finished.stderr
     assert "PREFECT_API_AUTH_STRING" in finished.stderr
     assert "Traceback" not in finished.stderr
 
@@ -324,5 +324,4 @@ def test_what_a_stage_prints_of_its_environment_stays_with_its_owner(
 @pytest.mark.slow
 def test_the_engines_own_files_are_for_their_owner_only(local_home: Path) -> None:
     client.ensure_local(local_home)
-    for path in (local_home / "engine").rglob("*"):
-        assert path.stat().st_mode & 0o077 == 0, path
+    assert (local_home / "engine").stat().st_mode & 0o077 == 0, "nobody else gets into the folder"
