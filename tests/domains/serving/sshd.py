@@ -96,8 +96,7 @@ def running_sshd() -> Iterator[Sshd]:
             process.wait()
     finally:
         if other:
-            _end_processes_of(user)
-            subprocess.run(["userdel", user], check=False, capture_output=True)
+            _remove_user(user)
         shutil.rmtree(folder)
 
 
@@ -139,11 +138,21 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _end_processes_of(user: str) -> None:
-    """Everything that still runs as the user that we made."""
+def _remove_user(user: str) -> None:
+    """End everything that runs as the user that we made, and remove it.
+
+    userdel refuses as long as a process of the user is left, if only for its parent to notice.
+    """
     uid = pwd.getpwnam(user).pw_uid
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if entry.stat().st_uid == uid:
-                    os.kill(int(entry.name), signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while True:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    if entry.stat().st_uid == uid:
+                        os.kill(int(entry.name), signal.SIGKILL)
+        done = subprocess.run(["userdel", user], check=False, capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+        assert time.monotonic() < deadline, f"the test's user can't be removed: {done.stderr}"
+        time.sleep(0.1)
