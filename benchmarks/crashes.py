@@ -547,6 +547,8 @@ def main() -> int:
             flush=True,
         )
 
+    # Engines are started from here, too: they are to run the code that this file lies beside.
+    os.environ["PYTHONPATH"] = str(ROOT)
     place = Path(tempfile.mkdtemp(prefix="benchwright-crashes-"))
     site = Site(place)
     done: list[Trial] = []

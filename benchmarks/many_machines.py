@@ -309,6 +309,24 @@ class Fleet:
             raise RuntimeError(f"not submitted ({code}): {said}")
         return str(said["flow_run"])
 
+    def queue(self, file: Path, queue: str = "default", tag: str = "queued") -> str:
+        """Submit without the command line, in milliseconds; the flow run's id."""
+        from benchwright.spec.source import read_yaml
+
+        parameters = {
+            "config": dict(read_yaml(file).data),
+            "folder": str(file.parent),
+            "because": "the same experiment again, to see how many fit",
+            "max_cost_usd": 0.0,
+        }
+        deployment = self.ask("GET", "deployments/name/benchmark/benchmark")["id"]
+        made = self.ask(
+            "POST",
+            f"deployments/{deployment}/create_flow_run",
+            {"parameters": parameters, "tags": [tag], "work_queue_name": queue},
+        )
+        return str(made["id"])
+
     def call(self, *words: str) -> tuple[int, dict[str, Any]]:
         """The command line; its exit code and the object that it printed."""
         done = subprocess.run(
@@ -442,27 +460,11 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 def growth(fleet: Fleet, size: int, round_name: str) -> dict[str, Any]:
     """Queue so many runs at once, and wait for the last."""
     file = write_experiment(fleet.folder / "experiment", "growth", 0.02)
-    deployment = fleet.ask("GET", "deployments/name/benchmark/benchmark")["id"]
-    from benchwright.spec.source import read_yaml
-
-    parameters = {
-        "config": dict(read_yaml(file).data),
-        "folder": str(file.parent),
-        "because": "the same experiment again, to see how many fit",
-        "max_cost_usd": 0.0,
-    }
     assert fleet.server is not None
     database = int((fleet.postgres.folder / "data/postmaster.pid").read_text().split()[0])
     used = [cpu_seconds([fleet.server.pid]), cpu_seconds([database])]
     began = time.time()
-    ids = [
-        fleet.ask(
-            "POST",
-            f"deployments/{deployment}/create_flow_run",
-            {"parameters": parameters, "tags": [round_name]},
-        )["id"]
-        for _ in range(size)
-    ]
+    ids = [fleet.queue(file, tag=round_name) for _ in range(size)]
     submitted = time.time()
     runs = [fleet.ended(run_id, patience_s=60.0 * size + 300) for run_id in ids]
     over = time.time()

@@ -59,6 +59,9 @@ CANCEL_GRACE_S = 10.0
 
 CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
+LATE_S = 2.0
+"""What was killed together is gone after so long (seconds), be the machine ever so busy."""
+
 TICK_S = 10.0
 """How often an engine without events looks whether it is still wanted (seconds)."""
 
@@ -428,6 +431,10 @@ class Engine:
             if code < 0 and record is not None:
                 by = signal.Signals(-code).name
                 mark_crashed(record.api_url, run.run_id, f"The run's process was ended by {by}.")
+        with contextlib.suppress(Exception):
+            # Supervisors that were killed with the run may have died a moment after it.
+            time.sleep(LATE_S)
+            sweep_orphans(self.home.root)
         os._exit(0)
 
     def _look_after_server(self) -> None:

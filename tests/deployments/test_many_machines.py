@@ -109,9 +109,10 @@ def test_what_one_host_built_the_other_takes_from_the_store(fleet: Fleet) -> Non
 
 def test_measurements_of_one_host_never_overlap_and_those_of_two_hosts_do(fleet: Fleet) -> None:
     before = {host: len(measured(fleet.home(host))) for host in HOSTS}
+    files = [experiment(fleet, f"overlap-{number}", sleep_s=1.0) for number in range(4)]
     runs = [
-        fleet.submit(experiment(fleet, f"overlap-{number}", sleep_s=0.5), "--on", host)
-        for number, host in enumerate((*HOSTS, *HOSTS))
+        fleet.queue(file, f"host-{host}")
+        for file, host in zip(files, (*HOSTS, *HOSTS), strict=True)
     ]
     for flow_run in runs:
         assert fleet.ended(flow_run)["state_name"] == "Completed"
