@@ -23,7 +23,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,gpu,hub,ssh]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,gpu,hub,ssh,nightly]'
 	touch $@
 
 demo: $(VENV)/.demo

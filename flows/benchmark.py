@@ -155,7 +155,8 @@ def run_experiment(folder: RunFolder) -> State[Any]:
         failed = [sample for sample in session.samples if not sample.ok]
         if status is Status.COMPLETED and failed:
             status = Status.FAILED
-            error = f"{len(failed)} replicate(s) failed; the first: {failed[0].error}"
+            many = f"{len(failed)} replicates failed; the first:"
+            error = f"{'a replicate failed:' if len(failed) == 1 else many} {failed[0].error}"
         note_spending(session, session.ceiling)
         record = finish(session, status, error)
     return prefect_state(record, name)

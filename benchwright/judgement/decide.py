@@ -168,7 +168,7 @@ def _obstacle(
     if paired < MIN_UNITS:
         noun = units.kind.plural if paired != 1 else units.kind.value
         return (
-            f"{paired} {noun} an arm with {metric.name} are too few for a verdict: "
+            f"{paired} {noun} an arm with {metric.name} {words.be(paired)} too few for a verdict: "
             f"it takes at least {MIN_UNITS}."
         )
     if _not_positive(metric, left, right):

@@ -80,8 +80,8 @@ TABLE: tuple[Row, ...] = (
         Tag.EXPLORATORY,
         lambda e: e.fewest < e.needed,
         lambda e: (
-            f"{words.count(e.fewest, 'unit')} an arm of a primary metric are too few: it takes "
-            f"at least {e.needed}."
+            f"{words.count(e.fewest, 'unit')} an arm of a primary metric {words.be(e.fewest)} too"
+            f" few: it takes at least {e.needed}."
         ),
     ),
     Row(Tag.EXPLORATORY, lambda e: bool(e.uncitable), lambda e: e.uncitable),

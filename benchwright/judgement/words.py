@@ -55,6 +55,11 @@ def span(interval: Interval) -> str:
     return f"{level(interval.level)} interval {low} to {high}"
 
 
+def be(many: int) -> str:
+    """`is` or `are`, after a number of things."""
+    return "is" if many == 1 else "are"
+
+
 def count(many: int, noun: str, plural: str = "") -> str:
     """A number with its noun: `1 replicate`, `3 replicates`."""
     return f"{many} {noun if many == 1 else plural or noun + 's'}"
