@@ -92,6 +92,8 @@ class Progress:
             self._approval(event)
         elif kind == "step_started":
             self.say(str(event["stage"]))
+        elif kind == "step_progress":
+            self.say(f"{event['stage']}: {event['text']}")
         elif kind == "replicate_done":
             self._replicate(event)
         elif kind == "run_started" and event.get("expected"):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from benchwright.planning.quote import Quote
     from benchwright.record.consent import Consent
     from benchwright.record.run import RunRecord
+    from benchwright.record.store import RunFolder
+    from benchwright.spec.resolve import Resolved
 
 
 @click.command(
@@ -73,11 +75,6 @@ def run(
     everything that was started, and the run is recorded as interrupted.
     """
     from benchwright.errors import BadInput, Where
-    from benchwright.planning.plan import make_plan, refuse_challenged
-    from benchwright.planning.quoting import quote_plan, write_quote
-    from benchwright.planning.start import create_run
-    from benchwright.record.consent import write_consent
-    from deployments.local.client import ensure_local, submit
 
     resolved = resolve_target(target, overrides, replicates, because=because)
     if deployment or os.environ.get("PREFECT_API_URL"):
@@ -106,29 +103,55 @@ def run(
             hint="set PREFECT_API_URL, or name a --deployment",
         )
     place = open_home(home)
-    made = make_plan(resolved, place, os.environ)
+    folder, code = run_here(resolved, place, because=because, max_cost=max_cost, detach=detach)
+    if code is None:
+        print_detached(folder.run_id, as_json)
+        return 0
+    show_result(folder.read(), as_json)
+    return code
+
+
+def run_here(
+    resolved: Resolved,
+    home: Path,
+    *,
+    because: str | None,
+    max_cost: float | None,
+    detach: bool,
+) -> tuple[RunFolder, int | None]:
+    """Plan a run, have the local engine run it, and follow it to its end.
+
+    Returns:
+        The run's folder and exit code; no code for a run that goes on without this terminal.
+
+    Raises:
+        BenchwrightError: It is refused, or can't be started.
+    """
+    from benchwright.planning.plan import make_plan, refuse_challenged
+    from benchwright.planning.quoting import quote_plan, write_quote
+    from benchwright.planning.start import create_run
+    from benchwright.record.consent import write_consent
+    from deployments.local.client import ensure_local, submit
+
+    made = make_plan(resolved, home, os.environ)
     refuse_challenged(made, because)
     quote = quote_plan(made, os.environ)
-    consent = consent_to(quote, max_cost, place)
+    consent = consent_to(quote, max_cost, home)
 
     from cli.follow import Progress, follow
 
     with Progress() as progress:
-        engine = ensure_local(place, progress.say)
-        folder = create_run(made, place, because=because)
+        engine = ensure_local(home, progress.say)
+        folder = create_run(made, home, because=because)
         write_quote(folder.path, quote)
         if consent is not None:
             write_consent(folder.path, consent)
         submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))
         if detach:
             submission.detach()
-            print_detached(folder.run_id, as_json)
-            return 0
+            return folder, None
         progress.expect(made)
-        code = follow(folder, submission, progress)
-    record = folder.read()
-    show_result(record, as_json)
-    return code
+        return folder, follow(folder, submission, progress)
 
 
 def consent_to(quote: Quote | None, max_cost: float | None, home: Path) -> Consent | None:

@@ -6,7 +6,6 @@ runs, follows and records it like any other experiment.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,13 +56,9 @@ def start(config: Mapping[str, Any], options: RunOptions) -> int:
     Raises:
         BenchwrightError: It can't be planned or started.
     """
-    from benchwright.planning.plan import make_plan, refuse_challenged
-    from benchwright.planning.start import create_run
     from benchwright.spec.recipe import RecipeLibrary
     from benchwright.spec.resolve import from_mapping
-    from cli.follow import Progress, follow
-    from cli.run import print_detached
-    from deployments.local.client import ensure_local, submit
+    from cli.run import print_detached, run_here
     from domains.library import known_domains, recipe_folders
 
     resolved = from_mapping(
@@ -74,19 +69,16 @@ def start(config: Mapping[str, Any], options: RunOptions) -> int:
         overrides=options.overrides,
         hypothesis=options.hypothesis,
     )
-    place = open_home(options.home)
-    made = make_plan(resolved, place, os.environ)
-    refuse_challenged(made, options.because)
-    with Progress() as progress:
-        engine = ensure_local(place, progress.say)
-        folder = create_run(made, place, because=options.because)
-        submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))
-        if options.detach:
-            submission.detach()
-            print_detached(folder.run_id, options.as_json)
-            return 0
-        progress.expect(made)
-        code = follow(folder, submission, progress)
+    folder, code = run_here(
+        resolved,
+        open_home(options.home),
+        because=options.because,
+        max_cost=None,
+        detach=options.detach,
+    )
+    if code is None:
+        print_detached(folder.run_id, options.as_json)
+        return 0
     shown = show(str(config["domain"]), folder, options.as_json)
     return code or shown
 

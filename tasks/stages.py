@@ -19,6 +19,7 @@ from benchwright.planning.signing import sign_stage
 from benchwright.spec.context import Approval
 from benchwright.spec.model import StageKind
 from tasks.measured import take_measurements
+from tasks.progress import progress_on_page
 from tasks.session import RunSession, session
 
 
@@ -122,7 +123,7 @@ def step(stage: str, arm: str) -> None:
     needed = {name: results_of(run, name) for name in the_stage.needs}
     run.slots.let_go()
     begun = time.monotonic()
-    with run.slots.gpus(the_stage):
+    with run.slots.gpus(the_stage), progress_on_page(run.folder):
         returned = run.runner.step(the_stage, run.arms[arm], needed)
     wall_s = time.monotonic() - begun
     kept = asdict(returned) if isinstance(returned, Approval) else returned

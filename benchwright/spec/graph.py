@@ -161,7 +161,12 @@ def is_link(stage: Stage, stages: Sequence[Stage]) -> bool:
 
 
 def reported_metrics(stages: Sequence[Stage]) -> frozenset[str] | None:
-    """The metrics that the measure stages say they report; None where one may report any."""
+    """The metrics that the measure stages say they report; None where one may report any.
+
+    A graph of steps says nothing beforehand: what its steps return holds the measurements.
+    """
+    if not any(stage.kind is StageKind.MEASURE for stage in stages):
+        return None
     reported: set[str] = set()
     for stage in stages:
         if stage.kind is not StageKind.MEASURE or is_link(stage, stages):
