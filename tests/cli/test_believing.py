@@ -167,8 +167,9 @@ def test_compare_says_as_much_as_a_run_and_that_they_were_not_interleaved(twice:
     bench, first, second = twice
     said = bench("compare", first["run_id"], second["run_id"])
     assert said.returncode == 0
-    for word in ("mean", "median", "equivalent", "not interleaved", "QUALIFIED"):
+    for word in ("mean", "median", "not interleaved", "QUALIFIED"):
         assert word in said.stdout
+    assert "equivalent" in said.stdout or "inconclusive" in said.stdout, "its noise is drawn anew"
     told = json_of(bench("compare", first["run_id"], second["run_id"], "--json"))
     assert told["tag"] == "QUALIFIED"
     assert {one["decision"] for one in told["verdicts"]} <= {"equivalent", "inconclusive"}
