@@ -38,19 +38,28 @@ if TYPE_CHECKING:
 
     Values = NDArray[np.float64]
 
-ALARM_LEVEL = 2.5e-4
+ALARM_LEVEL = 3e-4
 """One-sided level of the shift, for one series on one night. With it a series without a change
 raises an alarm in at most 1 of 20 histories of 60 nights (benchmarks/nightly.py), whatever its
 `min_effect`. It is shared by the series of a suite."""
 
-RANK_LEVEL = 2e-3
-"""Level of the rank test beside it: three nights must all be worse than 13 before them."""
+RANK_LEVEL = 1e-3
+"""Level of the rank test beside it: three nights must all be worse than 17 before them, five than
+8. At twice that, two bad nights in a row became a change half as often again."""
+
+UNDONE_RANK_LEVEL = 0.02
+"""The same for a change for the better, which is no alarm: one that undoes a regression is to be
+seen within days (three nights of the regression, five after it)."""
 
 FIRST_NIGHTS = 8
 """Nights that a level needs in a new environment before a change of it can be told."""
 
 CHANGED_NIGHTS = 3
 """Nights that a change needs: one bad night is none, nor are two."""
+
+KNOWN_NIGHTS = 13
+"""Nights in a new environment from which a change for the worse can be told at all: 8 before it
+and 5 after it pass the rank test, if all of them are worse."""
 
 MOST_NIGHTS = 90
 """Latest nights of a level that a new one is held against."""
@@ -288,7 +297,14 @@ def _changes_of(
         begin = max(start, now + 1 - MOST_NIGHTS)
         window = scaled[begin : now + 1]
         needed = CHANGED_NIGHTS if changes else FIRST_NIGHTS
-        split = find_split(window, level=level, smallest=smallest, floor=floor, before=needed)
+        split = find_split(
+            window,
+            level=level,
+            smallest=smallest,
+            floor=floor,
+            before=needed,
+            worse=1 if metric.direction is Direction.LOWER else -1,
+        )
         if split is None:
             continue
         shape, offset = _shape(window, split.at)
@@ -347,7 +363,7 @@ class Split:
 
 
 def find_split(
-    window: Values, *, level: float, smallest: float, floor: float, before: int
+    window: Values, *, level: float, smallest: float, floor: float, before: int, worse: int
 ) -> Split | None:
     """The best split of a window that passes all tests; None: there is none.
 
@@ -357,6 +373,7 @@ def find_split(
         smallest: Smallest shift that matters.
         floor: Least standard deviation that is believed, from the errors within the runs.
         before: Nights that are needed before a split.
+        worse: 1 where larger values are worse, else -1.
     """
     import numpy as np
     from scipy.special import stdtr
@@ -378,7 +395,11 @@ def find_split(
         surely = abs(shift) - t_quantile(freedom, LEVEL) * error
         if shift == 0 or p > level or surely <= smallest or p >= best_p:
             continue
-        if _outranked(left, right, shift) <= RANK_LEVEL:
+        if abs(right[-1] - np.median(right)) > abs(right[-1] - np.median(left)):
+            continue  # the latest night is back where it was: bad nights that are over
+        if _outranked(left, right, shift) <= (
+            RANK_LEVEL if shift * worse > 0 else UNDONE_RANK_LEVEL
+        ):
             half = t_quantile(freedom, 0.5 + LEVEL / 2) * error
             best, best_p = Split(at, shift, half, len(right)), p
     return best
@@ -563,10 +584,11 @@ def _standing(
         )
     if latest is None or latest.value is None:
         return Standing.MISSING, (latest.why if latest else "") or "No night measured it."
-    if known < FIRST_NIGHTS + CHANGED_NIGHTS:
-        needed = FIRST_NIGHTS + CHANGED_NIGHTS
+    if known < KNOWN_NIGHTS:
         where = " in this environment" if now.first else ""
-        return Standing.NEW, f"{known} of {needed} nights{where} that a change needs to be told."
+        return Standing.NEW, (
+            f"{known} of {KNOWN_NIGHTS} nights{where} that a change needs to be told."
+        )
     outside = band is not None and not band[0] <= latest.value <= band[1]
     if outside and level is not None and _beyond(metric, level, latest.value):
         return Standing.WATCH, "The latest night is worse than its level's; one is no change."

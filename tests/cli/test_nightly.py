@@ -49,7 +49,7 @@ def test_once_runs_the_suite_and_says_where_each_metric_stands(
     shown = run("dashboard", str(suite), "--html", str(tmp_path / "copy.html"), cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "t_ms (size=5)" in shown.stdout
-    assert "1 of 11 nights" in shown.stdout
+    assert "1 of 13 nights" in shown.stdout
     assert "REFUSED" in shown.stdout
     assert (tmp_path / "copy.html").read_text().startswith("<!doctype html>")
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from prefect.client.orchestration import get_client
 
-from benchwright.judgement.history import CHANGED_NIGHTS, FIRST_NIGHTS
+from benchwright.judgement.history import CHANGED_NIGHTS
 from benchwright.record.nights import Figure, NightRow, SuiteFolder
 from benchwright.record.store import RunFolder
 from deployments.automations import REGRESSION_EVENT
@@ -26,6 +26,8 @@ from tests.cli.conftest import experiment
 from tests.support import require
 
 ARM = "size=5"
+SEEDED = 24
+"""Earlier nights: enough that three worse ones are a change."""
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ def test_a_regression_is_told_once_as_an_event_that_says_what_to_do(
     suite = write_suite(tmp_path, [{"name": "e", "experiment": "e/experiment.yaml"}])
     name = json.loads(suite.read_text())["name"]
     assert run(suite, home).is_completed()
-    earlier = seed_nights(suite, home, FIRST_NIGHTS + 12, factor=0.7)
+    earlier = seed_nights(suite, home, SEEDED, factor=0.7)
     states = [run(suite, home) for _ in range(CHANGED_NIGHTS)]
     assert [state.name for state in states] == [
         *["Completed"] * (CHANGED_NIGHTS - 1),

@@ -12,8 +12,7 @@ import pytest
 from benchwright.errors import BenchwrightError
 from benchwright.judgement import history as subject
 from benchwright.judgement.history import (
-    CHANGED_NIGHTS,
-    FIRST_NIGHTS,
+    KNOWN_NIGHTS,
     History,
     Night,
     Shape,
@@ -207,7 +206,7 @@ def test_an_error_within_the_runs_keeps_a_small_difference_from_being_a_change()
 
 
 def test_too_few_nights_are_said_to_be_too_few() -> None:
-    needed = FIRST_NIGHTS + CHANGED_NIGHTS
+    needed = KNOWN_NIGHTS
     new = judge_history(MS, nights(times(noisy(needed - 1, 1))))
     assert new.standing is Standing.NEW
     assert f"{needed - 1} of {needed} nights" in new.said
@@ -269,6 +268,21 @@ def test_a_regression_stays_open_until_it_is_undone() -> None:
     undone = judge_history(MS, whole)
     assert undone.open is None
     assert undone.standing is Standing.BETTER
+
+
+def test_a_regression_that_is_soon_undone_is_soon_seen_to_be_undone() -> None:
+    logs = noisy(50, 21)
+    logs[30:35] += 0.06
+    whole = nights(times(logs))
+    assert judge_history(MS, whole[:35]).standing is Standing.WORSE
+    assert judge_history(MS, whole[:42]).open is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_change_is_told_as_soon_as_it_is_said_that_it_can_be(seed: int) -> None:
+    values = times(noisy(KNOWN_NIGHTS, seed, spread=0.005))
+    values[-5:] = [1.1 * value for value in values[-5:]]
+    assert judge_history(MS, nights(values)).standing is Standing.WORSE
 
 
 def test_a_half_undone_regression_stays_open() -> None:
