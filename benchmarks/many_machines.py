@@ -447,13 +447,14 @@ def overlaps_within(row: Sequence[Interval]) -> int:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """CPU seconds of processes and their descendants that live."""
+    """CPU seconds of processes and all their descendants, those that have ended among them."""
     total = 0.0
     for pid in {*pids, *tree.descendants(list(pids))}:
         stat = tree.read_proc(f"/proc/{pid}/stat")
         if stat is not None:
             fields = stat[stat.rindex(b")") + 2 :].split()
-            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            # Own time, and that of children that were waited for (proc(5), fields 14 to 17).
+            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return total
 
 
