@@ -46,6 +46,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/orchestration.py
 	$(BIN)/python benchmarks/belief.py
 	$(BIN)/python benchmarks/supervision.py
+	$(BIN)/python benchmarks/nightly.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
