@@ -141,7 +141,7 @@ def answer_question(client: SyncPrefectClient, run_id: UUID) -> None:
         return
     schema = client.read_flow_run_input(run_id, keys["schema"])
     fields = json.loads(schema)["properties"]
-    show_markdown(client.read_flow_run_input(run_id, keys["description"]), sys.stderr)
+    show_markdown(fields["approve"]["description"], sys.stderr)
     ceiling = fields.get("max_usd")
     said = prompt(
         (),

@@ -59,6 +59,8 @@ MOST_FORMS = 5
 PAST_S = 0.1
 """How far past its ceiling a run is ended (seconds): then there is no doubt that it was passed."""
 
+REFUSES = "Unticked, the run is refused: nothing starts, nothing is spent."
+
 Check = Callable[[], None]
 
 
@@ -68,7 +70,7 @@ class Approval(RunInput):
     approve: bool = Field(
         default=False,
         title="Approve",
-        description="Unticked, the run is refused: nothing starts, nothing is spent.",
+        description=REFUSES,
     )
     who: str = Field(
         default="",
@@ -213,10 +215,15 @@ def cost_form(quote: Quote, ruling: Ruling, most: float | None) -> type[Approval
 
 
 def described(form: type[Approval], markdown: str) -> type[Approval]:
-    """The form with a text above it. A class of its own: two questions share no text."""
-    made: Any = type(form.__name__, (form,), {"__module__": form.__module__})
-    made._description = markdown  # only what is set afterwards is a text to Prefect
-    shown: type[Approval] = made
+    """The form with a text in it.
+
+    The text is the first field's: what Prefect shows above a form gets the height that the fields
+    leave over, which on a laptop's screen is two lines.
+    """
+    approve: Any = Field(
+        default=False, title="Approve", description=f"{markdown.rstrip()}\n\n**{REFUSES}**"
+    )
+    shown: type[Approval] = create_model(form.__name__, __base__=form, approve=(bool, approve))
     return shown
 
 

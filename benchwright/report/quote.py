@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchwright.planning.quote import Alternative, Quote
+from benchwright.planning.quote import Alternative, CostItem, Quote
 from benchwright.report import numbers
 from benchwright.report.markdown import escape
 from benchwright.report.plain import one_line
 
 _SHOWN = 8
+"""Alternatives that are shown; the cheapest ones."""
 
 
 def usd(low: float, high: float | None = None) -> str:
@@ -57,24 +58,13 @@ def render_quote(
     parts = [f"## {escape(title)}"]
     if warning:
         parts.append(f"**Warning: {escape(warning)}**")
-    rows = ["| | |", "| --- | --- |"]
-    rows += [f"| {name} | {escape(value)} |" for name, value in facts(quote, left_usd)]
-    parts.append("\n".join(rows))
-    parts.append("What it is made of:")
-    rows = ["| Part | Cost | How it is reckoned |", "| --- | ---: | --- |"]
-    rows += [
-        f"| {escape(item.what)} | {usd(item.low_usd, item.high_usd)} | {escape(item.basis)} |"
-        for item in quote.items
-    ]
-    parts.append("\n".join(rows))
+    # Paragraphs only: the form in Prefect's pages makes one line of a table's or a list's lines.
+    parts += [f"**{name}:** {escape(value)}" for name, value in facts(quote, left_usd)]
+    parts.append("**What it is made of**")
+    parts += [escape(_item(item)) for item in quote.items]
     if quote.alternatives:
-        parts.append("Alternatives, free ones first:")
-        # A table, since the form in Prefect's pages leaves lists out.
-        rows = ["| Where | Cost | Note |", "| --- | ---: | --- |"]
-        rows += [
-            f"| {escape(one.what)} | {_cost(one)} | {escape(one.note)} |" for one in _first(quote)
-        ]
-        parts.append("\n".join(rows))
+        parts.append("**Alternatives, free ones first**")
+        parts += [escape(_alternative(one)) for one in _first(quote)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,9 +72,7 @@ def quote_lines(quote: Quote, left_usd: float | None = None) -> list[str]:
     """A quote as lines of plain text."""
     width = max(len(name) for name, _ in facts(quote, left_usd)) + 2
     lines = [f"{name:<{width}}{one_line(value)}" for name, value in facts(quote, left_usd)]
-    for item in quote.items:
-        how = f" ({one_line(item.basis)})" if item.basis else ""
-        lines.append(f"  {one_line(item.what)}: {usd(item.low_usd, item.high_usd)}{how}")
+    lines += [f"  {one_line(_item(item))}" for item in quote.items]
     if quote.alternatives:
         lines.append("Alternatives, free ones first:")
         lines += [f"  {one_line(_alternative(one))}" for one in _first(quote)]
@@ -95,9 +83,11 @@ def _first(quote: Quote) -> Sequence[Alternative]:
     return quote.ordered[:_SHOWN]
 
 
+def _item(item: CostItem) -> str:
+    how = f" ({item.basis})" if item.basis else ""
+    return f"{item.what}: {usd(item.low_usd, item.high_usd)}{how}"
+
+
 def _alternative(one: Alternative) -> str:
-    return f"{one.what}: {_cost(one)}" + (f" ({one.note})" if one.note else "")
-
-
-def _cost(one: Alternative) -> str:
-    return "free" if one.high_usd == 0 else usd(one.low_usd, one.high_usd)
+    cost = "free" if one.high_usd == 0 else usd(one.low_usd, one.high_usd)
+    return f"{one.what}: {cost}" + (f" ({one.note})" if one.note else "")

@@ -47,7 +47,7 @@ def open_page(browser: Browser) -> Iterator[Callable[[str], Page]]:
     contexts = []
 
     def open_one(url: str) -> Page:
-        context = browser.new_context(viewport={"width": 1280, "height": 1500})
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)

@@ -175,7 +175,8 @@ def test_an_incomplete_approval_is_asked_again_and_says_what_it_lacks(
 
         second = until(asked_again)
         keys = second["state"]["state_details"]["run_input_keyset"]
-        text = str(server.call(f"/flow_runs/{second['id']}/input/{keys['description']}"))
+        schema = server.call(f"/flow_runs/{second['id']}/input/{keys['schema']}")
+        text = str(schema["properties"]["approve"]["description"])
         assert not _started(tmp_path)
         server.answer(second, approve=True, who="Ana", warned=True, max_usd=9)
         return text
