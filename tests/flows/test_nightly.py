@@ -128,18 +128,28 @@ def test_a_suite_goes_on_after_failures_and_runs_one_at_a_time_on_a_host(
         assert f'<h2 id="{name}">' in page
 
 
-def test_a_night_is_compared_with_the_last_reliable_run(tmp_path: Path, home: Path) -> None:
+def test_a_night_is_compared_with_the_last_reliable_run_of_its_own_entry(
+    tmp_path: Path, home: Path
+) -> None:
+    """A neighbour with another parameter neither stands in its way nor is its baseline."""
     size = {"name": "t_ms", "unit": "MB", "tolerance": 0.5}
     experiment(tmp_path / "e", metrics=[size], replication={"replicates": 5, "warmup": 0})
-    suite = write_suite(tmp_path, [{"name": "e", "experiment": "e/experiment.yaml"}])
+    suite = write_suite(
+        tmp_path,
+        [
+            {"name": "e", "experiment": "e/experiment.yaml"},
+            {"name": "f", "experiment": "e/experiment.yaml", "params": {"size": 7}},
+        ],
+    )
     for _ in range(3):
         assert run(suite, home).is_completed()
-    first, second, third = rows_of(suite, home)
-    assert "no RELIABLE run" in first.against.why
-    assert second.tag == "RELIABLE"
-    assert third.against.run_id == second.run_id
-    assert {one["metric"] for one in third.against.decisions} == {"t_ms"}
-    assert {one["arm"] for one in third.against.decisions} == {"size=5", "size=9"}
+    for entry, arm in (("e", "size=5"), ("f", "size=7")):
+        first, second, third = (row for row in rows_of(suite, home) if row.entry == entry)
+        assert "no RELIABLE run" in first.against.why
+        assert second.tag == "RELIABLE"
+        assert third.against.run_id == second.run_id
+        assert {one["metric"] for one in third.against.decisions} == {"t_ms"}
+        assert {one["arm"] for one in third.against.decisions} == {arm, "size=9"}
 
 
 def seed_nights(suite: Path, home: Path, nights: int, factor: float) -> NightRow:
