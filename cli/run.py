@@ -128,7 +128,7 @@ def run_here(
         BenchwrightError: It is refused, or can't be started.
     """
     from benchwright.planning.plan import make_plan, refuse_challenged
-    from benchwright.planning.quoting import quote_plan, write_quote
+    from benchwright.planning.quoting import quote_plan
     from benchwright.planning.start import create_run
     from benchwright.record.consent import write_consent
     from deployments.local.client import ensure_local, submit
@@ -143,7 +143,6 @@ def run_here(
     with Progress() as progress:
         engine = ensure_local(home, progress.say)
         folder = create_run(made, home, because=because)
-        write_quote(folder.path, quote)
         if consent is not None:
             write_consent(folder.path, consent)
         submission = submit(engine, folder.path, cwd=Path.cwd(), env=dict(os.environ))

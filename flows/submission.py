@@ -16,7 +16,6 @@ from prefect.runtime import deployment, flow_run
 
 from benchwright.errors import BadInput, BenchwrightError, Where
 from benchwright.planning.plan import Plan, make_plan, refuse_challenged
-from benchwright.planning.quoting import quote_plan, write_quote
 from benchwright.planning.resume import prepare_resume
 from benchwright.planning.start import create_run
 from benchwright.record.consent import Consent, write_consent
@@ -127,7 +126,6 @@ def open_run(
     resolved = _resolved(config, path, digest, folder, changes)
     plan, because = plan_run(resolved, place, because, changes.suite)
     run = create_run(plan, place, because=because)
-    write_quote(run.path, quote_plan(plan, os.environ))
     if consent is not None:
         write_consent(run.path, consent)
     name_flow_run(run.run_id, found_by(resolved.config))

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchwright.errors import BadInput, Where
 from benchwright.execution.accelerators import Machine, read_machine
 from benchwright.execution.device import Device
-from benchwright.execution.pricing import HOUR_S, Prices, read_prices
+from benchwright.execution.pricing import HOUR_S, VARIABLE, Prices, read_prices
 from benchwright.execution.spending import price_hour
 from benchwright.planning.cost import launch_hours
 from benchwright.planning.plan import Plan
@@ -44,6 +44,8 @@ def quote_plan(plan: Plan, environ: Mapping[str, str]) -> Quote | None:
     Raises:
         BadInput: The price file can't be read.
     """
+    if not environ.get(VARIABLE):
+        return None  # what came with Benchwright prices no machine of the user's own
     prices = read_prices(environ)
     config = plan.config
     wants = [s for s in config.stages if s.resources.gpus + s.resources.tpus and s.host is None]

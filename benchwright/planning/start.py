@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from benchwright.identity.canonical import slug
 from benchwright.planning.plan import Plan
+from benchwright.planning.quoting import quote_plan, write_quote
 from benchwright.record.store import RunFolder, RunStore
 from benchwright.spec.model import StageKind
 
 
 def create_run(plan: Plan, home: Path, *, because: str | None, name: str = "") -> RunFolder:
     """Create the folder of a run: configuration frozen, status IN_PROGRESS, nothing started.
+
+    What it is estimated to cost lies beside it, for the gate that it meets first.
 
     Args:
         plan: What it will do; not refused.
@@ -24,7 +28,7 @@ def create_run(plan: Plan, home: Path, *, because: str | None, name: str = "") -
     measures = len(plan.stages(StageKind.MEASURE))
     reason = (because or "").strip()
     overrides = {item.code: reason for item in plan.challenges} if reason else {}
-    return RunStore(home).create(
+    folder = RunStore(home).create(
         config,
         slug(name or config.recipe or config.domain),
         plan.resolved.manifest,
@@ -38,3 +42,5 @@ def create_run(plan: Plan, home: Path, *, because: str | None, name: str = "") -
         command=("benchwright", *sys.argv[1:]) if Path(sys.argv[0]).name == "benchwright" else (),
         cwd=str(Path.cwd()),
     )
+    write_quote(folder.path, quote_plan(plan, os.environ))
+    return folder
