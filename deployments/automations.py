@@ -21,6 +21,9 @@ LOST_AFTER_S = 4 * HEARTBEAT_S
 REGRESSION_EVENT = "benchwright.regression"
 """Sent by the nightly suite for each regression."""
 
+BAD_ENDS = ("Failed", "Crashed", "BadInput", "Refused")
+"""Names of the states in which a night ends that nobody sees the result of."""
+
 
 def automations(notifier: UUID | None) -> list[AutomationCore]:
     """The automations that a server is told.
@@ -28,18 +31,18 @@ def automations(notifier: UUID | None) -> list[AutomationCore]:
     Args:
         notifier: A notification block; None: nobody is told of regressions.
     """
-    found = [_lost_runs()]
+    found = [lost_runs()]
     if notifier is not None:
         found += [_regressions(notifier), _failed_nights(notifier)]
     return found
 
 
-def _lost_runs() -> AutomationCore:
-    """Heartbeats mark nothing by themselves: the absence of the next one, or of an end, does."""
-    ends = [
-        f"prefect.flow-run.{name}"
-        for name in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended")
-    ]
+def lost_runs(after_s: float = LOST_AFTER_S) -> AutomationCore:
+    """Heartbeats mark nothing by themselves: the absence of the next one, or of an end, does.
+
+    Any event of the run will do: an end is told under its state's name, and ours have names of
+    their own (`Rejected`, `CeilingPassed`).
+    """
     return AutomationCore(
         name=f"{PREFIX}a run whose process died is Crashed",
         description="A run that stops sending heartbeats has lost its process or its machine.",
@@ -51,16 +54,16 @@ def _lost_runs() -> AutomationCore:
                 "prefect.resource.id": "prefect.tag.benchwright",
             },
             after={"prefect.flow-run.heartbeat"},
-            expect={"prefect.flow-run.heartbeat", *ends},
+            expect={"prefect.flow-run.*"},
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,
-            within=timedelta(seconds=LOST_AFTER_S),
+            within=timedelta(seconds=after_s),
         ),
         actions=[
             ChangeFlowRunState(
                 state=StateType.CRASHED,
-                message=f"No sign of life for {LOST_AFTER_S} s: its process or its machine died.",
+                message=f"No sign of life for {after_s:g} s: its process or its machine died.",
             )
         ],
     )
@@ -99,7 +102,7 @@ def _failed_nights(notifier: UUID) -> AutomationCore:
                 "prefect.resource.role": "tag",
                 "prefect.resource.id": "prefect.tag.nightly",
             },
-            expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
+            expect={f"prefect.flow-run.{name}" for name in BAD_ENDS},
             posture=Posture.Reactive,
             threshold=1,
             within=timedelta(0),
