@@ -110,9 +110,10 @@ class Progress:
 
     def _replicate(self, event: Mapping[str, Any]) -> None:
         self._done += 1
-        self._spans.append(float(event["wall_s"]))
         if not event["ok"]:
             self.note(f"{event['stage']}, {event['arm']}: failed: {event['error']}")
+            return  # how long it took says nothing on how long the others will
+        self._spans.append(float(event["wall_s"]))
         for drift in event.get("drift", ()):
             told = f"{event['stage']}, {event['arm']}: {drift}; the run will be UNRELIABLE"
             if told not in self._told:
@@ -153,13 +154,24 @@ def follow(folder: RunFolder, submission: Submission, progress: Progress) -> int
             progress.note("ending what was started ...")
             submission.cancel()
     if ended.lost:  # the engine was killed; the run goes on without it
-        wait_for_end(folder, progress)
+        try:
+            wait_for_end(folder, progress, submission.position)
+        except KeyboardInterrupt:
+            from deployments.local.orphan import end_without_engine
+
+            progress.note("ending what was started ...")
+            end_without_engine(folder)
     return folder.settle().exit_code
 
 
-def wait_for_end(folder: RunFolder, progress: Progress) -> None:
-    """Follow a run that no engine can speak for, by what it writes and by its lock."""
-    offset = 0
+def wait_for_end(folder: RunFolder, progress: Progress, offset: int = 0) -> None:
+    """Follow a run that no engine can speak for, by what it writes and by its lock.
+
+    Args:
+        folder: The run's folder.
+        progress: Where its events are shown.
+        offset: Bytes of its events that were shown already.
+    """
     while True:
         alive = folder.alive()
         events, offset = folder.events(offset)

@@ -119,6 +119,11 @@ class Submission:
         self._hand_on(on_event)
         return self._ended
 
+    @property
+    def position(self) -> int:
+        """Bytes of the run's events that were handed on."""
+        return self._offset
+
     def cancel(self) -> None:
         """Ask the run to end; it gets INT, and TERM and KILL if that doesn't help.
 

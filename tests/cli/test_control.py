@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from benchwright.record.store import RunStore
 from deployments.local import client
 from deployments.local.state import LocalHome, read_engine
 from tests.cli.conftest import experiment
-from tests.cli.support import benchwright, json_of
+from tests.cli.support import BENCHWRIGHT, benchwright, json_of
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,15 @@ def _gone(pid: int) -> bool:
         return True
 
 
+def _kill_engines(home: Path) -> None:
+    place = LocalHome(home)
+    for key in place.engine_keys():
+        engine = read_engine(place, key)
+        assert engine is not None
+        os.kill(engine.pid, signal.SIGKILL)
+    _until(lambda: all(read_engine(place, key) is None for key in place.engine_keys()))
+
+
 def test_a_run_whose_engine_was_killed_goes_on_and_is_cancelled_by_its_id(
     tmp_path: Path, own_home: Path
 ) -> None:
@@ -53,14 +63,31 @@ def test_a_run_whose_engine_was_killed_goes_on_and_is_cancelled_by_its_id(
     run_id = str(call("run", str(config), "--detach")["run_id"])
     child = config.parent / "child"
     _until(lambda: child.exists() and child.read_text().strip() != "")
-    place = LocalHome(own_home)
-    engines = [read_engine(place, key) for key in place.engine_keys()]
-    for engine in engines:
-        assert engine is not None
-        os.kill(engine.pid, signal.SIGKILL)
-    _until(lambda: all(read_engine(place, key) is None for key in place.engine_keys()))
+    _kill_engines(own_home)
     assert call("status")["running"] == [run_id], "it goes on without its engine"
     assert call("cancel", run_id)["status"] == "INTERRUPTED"
     assert RunStore(own_home).open(run_id).owner() is None
     assert _gone(int(child.read_text()))
     assert call("status")["running"] == []
+
+
+def test_ctrl_c_ends_a_run_whose_engine_was_killed(tmp_path: Path, own_home: Path) -> None:
+    config = experiment(tmp_path / "experiment")
+    (config.parent / "hang").touch()
+    child = config.parent / "child"
+    terminal = subprocess.Popen(
+        [*BENCHWRIGHT, "run", str(config), "--home", str(own_home)],
+        cwd=config.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _until(lambda: child.exists() and child.read_text().strip() != "")
+    _kill_engines(own_home)
+    assert terminal.poll() is None, "it still follows"
+    terminal.send_signal(signal.SIGINT)
+    out, err = terminal.communicate(timeout=60)
+    assert terminal.returncode == 130, err
+    assert "INTERRUPTED" in out
+    assert err.count("build, size=5: built") == 1, "nothing is shown twice"
+    assert _gone(int(child.read_text()))
