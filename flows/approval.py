@@ -312,9 +312,10 @@ def _answer(
         answer = suspend_flow_run(
             wait_for_input=model, timeout=int(policy.answer_within_s), key=key
         )
-        go_on(session.folder.path)
-        return answer
-    return pause(model, key, check, deadline)
+    else:
+        answer = pause(model, key, check, deadline)
+    go_on(session.folder.path)
+    return answer
 
 
 def pause(model: type[Approval], key: str, check: Check, deadline: float) -> Any:

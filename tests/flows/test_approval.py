@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import blocks.policy
+from benchwright.planning.plan import make_plan
 from benchwright.planning.policy import CostPolicy
 from benchwright.planning.quote import Quote
+from benchwright.planning.start import create_run
 from benchwright.record.consent import (
     Consent,
     read_consent,
@@ -24,10 +26,15 @@ from benchwright.record.consent import (
 )
 from benchwright.record.run import Status
 from benchwright.record.store import RunFolder
+from benchwright.record.waiting import Waiting, suspend
+from benchwright.spec.domain import Domains
 from benchwright.spec.model import BenchmarkConfig
+from benchwright.spec.recipe import RecipeLibrary
+from benchwright.spec.resolve import from_mapping
 from flows import approval
 from flows.benchmark import benchmark
 from tests.approvals import Server, costly_run, quote, until
+from tests.domains.samples import ServiceDomain
 
 pytestmark = pytest.mark.slow
 
@@ -370,3 +377,34 @@ def test_a_budget_in_the_configuration_bounds_the_ceiling(
     with person(look) as seen:
         _run(folder)
     assert seen.result() == 2.5
+
+
+def test_a_run_that_was_suspended_runs_no_step_twice_and_asks_the_same_question(
+    tmp_path: Path, server: Server, policy: Any
+) -> None:
+    domains = Domains()
+    domains.add(ServiceDomain())
+    resolved = from_mapping(
+        {"domain": "service", "params": {"items": 20}},
+        folder=Path.cwd(),
+        domains=domains,
+        recipes=RecipeLibrary(()),
+    )
+    home = home_made(tmp_path / "home")
+    folder = create_run(make_plan(resolved, home, {"PATH": "/usr/bin:/bin"}), home, because=None)
+    asked = {"cost": quote().as_json()}
+    kept = {"probe": {"reached": "before the wait"}, "approve": asked}
+    suspend(folder.path, Waiting("an approval", time.time() + 100, kept))
+
+    def approve() -> None:
+        server.answer(server.paused(folder.run_id), approve=True, who="Ana", max_usd=1)
+
+    with person(approve):
+        _run(folder)
+    assert not list(folder.logs.glob("probe*")), "it ran before the wait, and not again"
+    assert not list(folder.logs.glob("approve*"))
+    assert list(folder.logs.glob("evaluate*"))
+    assert folder.read().steps["probe"] == kept["probe"]
+    consent = read_consent(folder.path)
+    assert consent is not None
+    assert consent.who == "Ana"
