@@ -81,6 +81,9 @@ def test_the_report_is_an_artifact_on_the_runs_page(
     flow_run = page_of(server, run["run_id"])
     page = open_page(f"{ui_url}/runs/flow-run/{flow_run['id']}")
     page.get_by_text("Artifacts", exact=True).first.click()
+    # The list fills in when it is scrolled to.
+    page.get_by_text("Task runs", exact=True).last.scroll_into_view_if_needed()
+    page.mouse.wheel(0, 2000)
     page.locator("a", has_text="report-").first.click()
     page.get_by_text(run["tag"]).first.wait_for()
     page.get_by_text("t_ms").first.wait_for()
