@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench clean
+.PHONY: help demo test test-slow test-again check bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' $(MAKEFILE_LIST)
@@ -35,6 +35,11 @@ test: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(BIN)/pytest -q -m slow
+
+# Once more, one at a time, what failed in the run before: a fault fails again, a machine that was
+# busy at that moment doesn't.
+test-again: $(VENV)/.dev
+	$(BIN)/pytest -q --last-failed --last-failed-no-failures none
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
