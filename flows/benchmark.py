@@ -63,6 +63,7 @@ from flows.submission import (
 )
 from tasks.report import conclude, report
 from tasks.session import RunSession, bound
+from tasks.tags import free_tags
 
 
 def _run_name() -> str:
@@ -136,7 +137,7 @@ def run_experiment(folder: RunFolder) -> State[Any]:
     )
     status, error, name = Status.COMPLETED, "", ""
     view = record.view
-    with bound(session), ending_on_signals(session), tags(*run_tags(record)):
+    with bound(session), ending_on_signals(session), tags(*run_tags(record)), free_tags():
         folder.event({"kind": "run_started", "run_id": view.run_id, "expected": view.expected})
         try:
             for stage in session.config.stages:
