@@ -537,6 +537,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="keep the folder for a look")
     options = parser.parse_args()
+    # Ended by others, it takes down what it has started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def show(trial: Trial) -> None:
         at = "too late" if trial.at_s is None else f"{trial.at_s:.2f} s"

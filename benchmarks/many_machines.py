@@ -495,6 +495,8 @@ def main() -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 10, 100])
     parser.add_argument("--limit", type=int, default=2, help="runs in hand at once, by worker")
     options = parser.parse_args()
+    # Ended by others, it takes down what it has started, too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     place = Path(tempfile.mkdtemp(prefix="benchwright-fleet-"))
     fleet = make_fleet(place, limit=options.limit)
     figures: dict[str, Any] = {"hosts": len(HOSTS), "limit": options.limit, "rounds": []}
