@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchwright.execution.host import holders
 from benchwright.execution.runner import StageRunner
 from benchwright.execution.sample import PrepResult, Sample
 from benchwright.identity.fingerprint import Fingerprint
@@ -81,7 +82,8 @@ class RunSession:
     def wait_for_machine(self) -> None:
         """Let another run have what it waits for, and tell who follows that it has the machine."""
         self.slots.let_go()
-        self.folder.event({"kind": "waiting", "for": "another run on this machine"})
+        known = f" (process {pids[0]})" if (pids := holders()) else ""
+        self.folder.event({"kind": "waiting", "for": f"another run on this machine{known}"})
 
 
 _SESSION: ContextVar[RunSession] = ContextVar("benchwright_run_session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchwright.errors import Interrupted
-from benchwright.execution.host import building, measuring
+from benchwright.execution.host import building, holders, measuring
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +87,10 @@ def test_a_holder_that_is_killed_frees_the_machine() -> None:
     holder.join()
     with measuring():
         pass
+
+
+def test_who_waits_is_told_which_process_has_the_machine() -> None:
+    assert holders() == ()
+    with measuring():
+        assert holders() == (os.getpid(),)
+    assert holders() == ()
