@@ -272,6 +272,8 @@ class Attendant:
             fds = _Fds(self._guard.join_fd, stdout, stderr, birth_in)
             _become(self._launch, self._mark, fds, parent, self._niceness)
         os.close(birth_in)
+        if self._guard.must_be_punctual:
+            linux.go_first()
         for stream in self._streams:
             stream.started()
         if self._launch.timeout_s is not None:

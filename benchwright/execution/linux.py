@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 
@@ -31,3 +32,10 @@ def adopt_orphans() -> None:
 def set_name(name: str) -> None:
     """Name this process in listings; the kernel keeps 15 bytes."""
     _prctl(_PR_SET_NAME, name.encode(errors="replace")[:15])
+
+
+def go_first() -> None:
+    """Have this process run the moment it wakes, where its rights allow; its children don't."""
+    with contextlib.suppress(OSError):
+        policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, policy, os.sched_param(os.sched_get_priority_min(os.SCHED_FIFO)))

@@ -51,9 +51,11 @@ PSS_EARLY = 0.6
 PSS_UNCLEAR = 0.1
 """Shared memory of at most this share of the budget is not worth finding out beforehand."""
 
+PSS_S_PER_BYTE = 20e-3 / 1e9
+"""PSS is found by a walk of the stage's page tables: about 20 ms for each GB."""
+
 PSS_SHARE = 0.02
-"""PSS is read for at most this share of the time where nothing is urgent: it walks the stage's
-page tables, about 20 ms for each GB."""
+"""PSS is read for at most this share of the time where nothing is urgent."""
 
 PSS_OUTDATED_S = 1.0
 """A sum of PSS is carried forward by the growth of the resident sets for this long, longer where
@@ -92,9 +94,11 @@ class Guard:
         name: Mechanism in force, as `Usage.guard` gives it.
         join_fd: The stage writes `0` here before it becomes its program; None without a group.
         event: Descriptor and poll mask that call for a look at once; None without one.
+        must_be_punctual: A look that comes late is a budget that is passed.
     """
 
     name = "none"
+    must_be_punctual = False
     join_fd: int | None = None
     event: tuple[int, int] | None = None
 
@@ -334,10 +338,12 @@ class PollingGuard(Guard):
     def __init__(self, budget: int | None) -> None:
         self._budget = budget
         self.name = "polling" if budget is not None else "none"
+        self.must_be_punctual = budget is not None
         self._began = self._sample_at = 0.0
         self._next = math.inf
         self._peak = 0
         self._last: tuple[float, int] | None = None
+        self._rate = 0.0
         self._pss: _PssSum | None = None
 
     def begin(self, pid: int, now: float) -> None:
@@ -355,12 +361,16 @@ class PollingGuard(Guard):
         sizes = _sizes()
         if self._budget is not None and (breach := self._compare(sizes, self._budget, now)):
             return breach
-        if now >= self._sample_at:
+        left_s = math.inf
+        if self._budget is not None:
+            left_s = self._time_left(sizes, self._budget, now)
+        # A walk of the page tables that outlasts the way to the budget would find it passed.
+        if now >= self._sample_at and left_s >= POLL_MARGIN * max(POLL_S, self._walk_s(sizes)):
             self._sample(sizes, now)
         if self._budget is None:
             self._next = self._sample_at
         else:
-            self._next = now + self._wait(sizes, self._budget, now)
+            self._next = now + min(max(left_s / POLL_MARGIN, POLL_SHORTEST_S), POLL_S)
         return None
 
     def _compare(self, sizes: dict[int, _Size], budget: int, now: float) -> Breach | None:
@@ -385,6 +395,9 @@ class PollingGuard(Guard):
         exact = self._read_all(sizes, now)
         if exact is not None and exact <= budget:
             tell(stopped, signal.SIGCONT)
+            if stopped:
+                # Nothing grows while it is stopped: that says nothing about its rate.
+                self._last = (time.monotonic(), sum(size.resident for size in sizes.values()))
             return None
         if exact is None:
             return Breach(
@@ -403,16 +416,25 @@ class PollingGuard(Guard):
             f"The stage passed its memory budget of {budget / MB:.0f} MB: {held}; guard polling.",
         )
 
-    def _wait(self, sizes: dict[int, _Size], budget: int, now: float) -> float:
-        """Until the next look: sooner where the tree would pass the budget before."""
+    def _time_left(self, sizes: dict[int, _Size], budget: int, now: float) -> float:
+        """Seconds until the tree passes its budget at its present rate; infinite if it shrinks.
+
+        The rate is the higher one of the last two: who paused for a moment may go on.
+        """
         total = sum(size.resident for size in sizes.values())
-        wait = POLL_S
+        before = self._rate
         if self._last is not None and now > self._last[0]:
-            rate = (total - self._last[1]) / (now - self._last[0])
-            if rate > 0:
-                wait = (budget - self._bound(sizes, now)) / (POLL_MARGIN * rate)
-        self._last = (now, total)
-        return min(max(wait, POLL_SHORTEST_S), POLL_S)
+            self._rate = (total - self._last[1]) / (now - self._last[0])
+            self._last = (now, total)
+        elif self._last is None:
+            self._last = (now, total)
+        rate = max(before, self._rate)
+        return (budget - self._bound(sizes, now)) / rate if rate > 0 else math.inf
+
+    def _walk_s(self, sizes: dict[int, _Size]) -> float:
+        """What reading the tree's PSS takes, in seconds: more than it took the last time, or so."""
+        total = sum(size.resident for size in sizes.values())
+        return max(total * PSS_S_PER_BYTE, self._pss.cost_s if self._pss is not None else 0.0)
 
     def _bound(self, sizes: dict[int, _Size], now: float) -> int:
         """An upper bound of the tree's PSS that costs no walk of its page tables.

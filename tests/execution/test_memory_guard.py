@@ -272,6 +272,37 @@ def test_a_tree_is_stopped_before_it_is_called_guilty(fake: Tree) -> None:
     assert fake.told[2:] == [({1, 2}, signal.SIGSTOP)]
 
 
+def test_a_tree_that_was_stopped_for_a_look_is_taken_to_grow_as_before(fake: Tree) -> None:
+    guard = memory.PollingGuard(1000 * MB)
+    guard.begin(1, 0.0)
+    guard._sample_at = 1e9
+    now = time.monotonic()  # the end of a stop is read from the clock
+    for tick, resident in enumerate((940, 960, 980)):
+        fake.set(1, resident=resident, own=resident - 10, pss=resident - 8)
+        guard.look(now + tick / 100)
+    fake.set(1, resident=1003, own=993, pss=995)
+    assert guard.look(now + 0.03) is None
+    assert fake.told == [({1}, signal.SIGSTOP), ({1}, signal.SIGCONT)]
+    # 2000 MB/s, and 5 MB are left: half of 2.5 ms, where a pause would have given 10 ms.
+    assert guard.next_look() == pytest.approx(now + 0.03 + 0.5 * 5 / 2300, rel=1e-3, abs=3e-4)
+
+
+def test_page_tables_are_not_walked_on_the_last_stretch_before_the_budget(fake: Tree) -> None:
+    guard = memory.PollingGuard(1000 * MB)
+    guard.begin(1, 0.0)
+    guard._sample_at = 0.0
+    fake.set(1, resident=900, own=900, pss=900)
+    guard.look(0.01)
+    reads, guard._sample_at = fake.reads, 0.0
+    fake.set(1, resident=950, own=950, pss=950)
+    guard.look(0.02)  # 50 MB in 10 ms: 10 ms are left, and a walk takes 19
+    assert fake.reads == reads
+    for tick in (3, 4):
+        guard.look(tick / 100)  # it grows no more
+    assert fake.reads == reads + 1
+    assert guard.peak(None) == 950 * MB
+
+
 @pytest.mark.parametrize("budget_mb", [None, 400.0])
 def test_the_peak_of_a_tree_is_measured(
     mechanism: str, budget_mb: float | None, tmp_path: Path
