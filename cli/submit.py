@@ -14,6 +14,7 @@ from uuid import UUID
 import click
 
 from benchwright.errors import BadInput, Where
+from benchwright.record.consent import AnswerTimedOut
 from cli.output import print_json, show_markdown
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ DEFAULT_DEPLOYMENT = "benchmark/benchmark"
 
 POLL_S = 1.0
 """How often the server is asked how far a run is (seconds)."""
+
+RENAMED_S = 15.0
+"""How long the server's automation may take to rename an end (seconds): it acts within two."""
 
 LATEST = 200
 """Tasks that are looked at each time: more than end between two looks."""
@@ -230,7 +234,7 @@ def _follow(client: SyncPrefectClient, run_id: UUID, progress: Progress) -> Flow
             run = client.read_flow_run(run_id)
             state = run.state
             if state is not None and state.is_final():
-                return run
+                return _named(client, run)
             said = _show(client, run, progress, seen, said)
             if state is not None and state.is_paused():
                 _paused(client, run, progress, asked)
@@ -238,6 +242,20 @@ def _follow(client: SyncPrefectClient, run_id: UUID, progress: Progress) -> Flow
         except KeyboardInterrupt:
             progress.note("cancelling it ...")
             _cancel(client, run_id)
+
+
+def _named(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
+    """A run that has ended, under its true name: see `deployments.automations.unanswered`."""
+    from deployments.automations import NEVER_RESUMED
+
+    end = time.monotonic() + RENAMED_S
+    while (state := run.state) is not None and state.message == NEVER_RESUMED:
+        if time.monotonic() > end:
+            state.name = AnswerTimedOut.state_name
+            break
+        time.sleep(POLL_S)
+        run = client.read_flow_run(run.id)
+    return run
 
 
 def _show(

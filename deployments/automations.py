@@ -1,4 +1,5 @@
-"""What a server does by itself: marks runs whose process died, and tells people of regressions."""
+"""What a server does by itself: marks runs whose process died, says of an approval that nobody gave
+that its time is over, and tells people of regressions."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from uuid import UUID
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState, SendNotification
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+from benchwright.record.consent import UNANSWERED, AnswerTimedOut
 
 PREFIX = "benchwright: "
 """Of the names of our automations: what has it is ours to change."""
@@ -21,6 +24,10 @@ LOST_AFTER_S = 4 * HEARTBEAT_S
 REGRESSION_EVENT = "benchwright.regression"
 """Sent by the nightly suite for each regression."""
 
+NEVER_RESUMED = "The flow was paused and never resumed."
+"""Message of the `Failed` that Prefect's server sets when a suspended run's time is over
+(`prefect.server.services.pause_expirations`, 3.9); no process is left then to say it better."""
+
 BAD_ENDS = ("Failed", "Crashed", "BadInput", "Refused")
 """Names of the states in which a night ends that nobody sees the result of."""
 
@@ -31,7 +38,7 @@ def automations(notifier: UUID | None) -> list[AutomationCore]:
     Args:
         notifier: A notification block; None: nobody is told of regressions.
     """
-    found = [lost_runs()]
+    found = [lost_runs(), unanswered()]
     if notifier is not None:
         found += [_regressions(notifier), _failed_nights(notifier)]
     return found
@@ -64,6 +71,40 @@ def lost_runs(after_s: float = LOST_AFTER_S) -> AutomationCore:
             ChangeFlowRunState(
                 state=StateType.CRASHED,
                 message=f"No sign of life for {after_s:g} s: its process or its machine died.",
+            )
+        ],
+    )
+
+
+def unanswered() -> AutomationCore:
+    """A suspended run whose question nobody answered: Prefect calls it `Failed`, as a broken stage.
+
+    A run that waits in its process ends itself under that name; see `flows.approval.pause`.
+    """
+    return AutomationCore(
+        name=f"{PREFIX}an approval that nobody gave is ApprovalTimedOut",
+        description="A run that was suspended for an answer, and got none in time, says so.",
+        enabled=True,
+        trigger=EventTrigger(
+            match={
+                "prefect.resource.id": "prefect.flow-run.*",
+                "prefect.state-message": NEVER_RESUMED,
+            },
+            match_related={
+                "prefect.resource.role": "tag",
+                "prefect.resource.id": "prefect.tag.benchwright",
+            },
+            expect={"prefect.flow-run.Failed"},
+            posture=Posture.Reactive,
+            threshold=1,
+            within=timedelta(0),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.FAILED,
+                name=AnswerTimedOut.state_name,
+                message=UNANSWERED,
+                force=True,  # the run has ended already
             )
         ],
     )

@@ -29,8 +29,9 @@ from pydantic import Field, create_model
 from benchwright.errors import BadInput, BenchwrightError, GateRefused, Interrupted, Where
 from benchwright.planning.ceiling import Ceiling
 from benchwright.planning.policy import CostPolicy, Ruling
-from benchwright.planning.quote import Quote
+from benchwright.planning.quote import THIS_MACHINE, Quote
 from benchwright.record.consent import (
+    UNANSWERED,
     AnswerTimedOut,
     Consent,
     Rejected,
@@ -352,7 +353,7 @@ def pause(model: type[Approval], key: str, check: Check, deadline: float) -> Any
                 raise Interrupted("the run was cancelled while it waited for an approval")
             if time.monotonic() >= deadline:
                 raise AnswerTimedOut(
-                    "nobody answered in time: nothing was started",
+                    UNANSWERED,
                     where=Where(key=key),
                     hint="run again; the time is `answer_within_s` of the cost policy",
                 )
@@ -373,7 +374,8 @@ def note_spending(session: RunSession, ceiling: Ceiling | None) -> None:
     """Write down what a run has spent, for the month's budget."""
     if ceiling is None:
         return
-    record_spending(session.home, session.folder.run_id, ceiling.spent(), ceiling.consent)
+    spent = ceiling.spent() - ceiling.before
+    record_spending(session.home, session.folder.run_id, spent, ceiling.consent)
 
 
 def _ceiling(consent: Consent | None, max_usd: float, quote: Quote, session: RunSession) -> Ceiling:
@@ -384,13 +386,17 @@ def _ceiling(consent: Consent | None, max_usd: float, quote: Quote, session: Run
         purse.budget = purse.budget.model_copy(
             update={"cost_usd": max_usd if limit is None else min(limit, max_usd)}
         )
-    ceiling = Ceiling(
-        consent,
-        max_usd,
-        quote.usd_per_hour,
-        time.monotonic(),
-        lambda: purse.usd if purse is not None else None,
-    )
+        if quote.provider == THIS_MACHINE and purse.origin:
+            # Only what runs costs: a run that waits for its turn spends nothing.
+            return Ceiling(
+                consent,
+                max_usd,
+                quote.usd_per_hour,
+                time.monotonic(),
+                lambda: purse.usd,
+                before=purse.usd or 0.0,
+            )
+    ceiling = Ceiling(consent, max_usd, quote.usd_per_hour, time.monotonic(), lambda: None)
     left = ceiling.seconds_left()
     if left is not None:
         # A stage that is running is ended when the money is: between stages would be too late.

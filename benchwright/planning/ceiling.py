@@ -11,6 +11,10 @@ from benchwright.record.consent import CeilingPassed, Consent
 
 HOUR_S = 3600.0
 
+LEAST_S = 0.1
+"""What buys less than this (seconds) buys nothing: a launch that is ended when the money is has
+spent some milliseconds less than all of it."""
+
 
 @dataclass(slots=True)
 class Ceiling:
@@ -22,6 +26,7 @@ class Ceiling:
         usd_per_hour: What an hour costs at most.
         started: Monotonic time from which it costs.
         known: Gives what was measured, launch by launch; None where it isn't.
+        before: What of that an earlier process of the run has spent, and noted.
     """
 
     consent: Consent | None
@@ -29,18 +34,20 @@ class Ceiling:
     usd_per_hour: float
     started: float
     known: Callable[[], float | None]
+    before: float = 0.0
 
     def spent(self) -> float:
         """US dollars so far: what was measured, else the hours at the price that was quoted."""
         known = self.known()
-        if known:
+        if known is not None:
             return known
         return (time.monotonic() - self.started) / HOUR_S * self.usd_per_hour
 
     def check(self) -> None:
         """End the run once it has spent what was approved. Raises CeilingPassed."""
         spent = self.spent()
-        if spent >= self.max_usd > 0:
+        least = LEAST_S / HOUR_S * max(self.usd_per_hour, 0.0)
+        if self.max_usd > 0 and spent >= self.max_usd - least:
             who = f", approved by {self.consent.who}" if self.consent else ""
             raise CeilingPassed(
                 f"the run has spent {spent:.2f} USD of the {self.max_usd:.2f} USD that it may{who}",

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+THIS_MACHINE = "this machine"
+"""Provider of a quote whose every part is measured here, launch by launch."""
+
 
 @dataclass(frozen=True, slots=True)
 class CostItem:

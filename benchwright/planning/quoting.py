@@ -13,7 +13,7 @@ from benchwright.execution.pricing import HOUR_S, VARIABLE, Prices, read_prices
 from benchwright.execution.spending import price_hour
 from benchwright.planning.cost import launch_hours
 from benchwright.planning.plan import Plan
-from benchwright.planning.quote import Alternative, CostItem, Quote
+from benchwright.planning.quote import THIS_MACHINE, Alternative, CostItem, Quote
 from benchwright.record.files import PRIVATE, write_atomically
 from benchwright.spec.model import Stage, StageKind
 
@@ -75,7 +75,7 @@ def quote_plan(plan: Plan, environ: Mapping[str, str]) -> Quote | None:
         return None
     budget = config.budget.wall_s
     return Quote(
-        provider="this machine",
+        provider=THIS_MACHINE,
         hardware=_hardware(wants, machine),
         low_s=low_s,
         high_s=min(high_s, budget) if budget else high_s,

@@ -20,6 +20,9 @@ from benchwright.record.files import PRIVATE, append_line, write_atomically
 APPROVAL = "approval.json"
 LEDGER = "spending.jsonl"
 
+UNANSWERED = "nobody answered in time: nothing that needs the answer was started"
+"""Reason of a run whose question got no answer."""
+
 
 class Rejected(GateRefused):
     """A person said no, or nobody said yes in full."""

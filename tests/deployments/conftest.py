@@ -26,7 +26,7 @@ MakeRun = Callable[[Path, str], Path]
 def entries_on_the_path() -> Iterator[None]:
     """Engines find `local_entries` as they find a user's own package."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(HERE))
+        patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
         yield
 
 

@@ -7,17 +7,21 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import blocks.policy
+from benchwright.planning.ceiling import HOUR_S, Ceiling
 from benchwright.planning.plan import make_plan
 from benchwright.planning.policy import CostPolicy
-from benchwright.planning.quote import Quote
+from benchwright.planning.quote import THIS_MACHINE, Quote
 from benchwright.planning.start import create_run
 from benchwright.record.consent import (
+    CeilingPassed,
     Consent,
     read_consent,
     record_spending,
@@ -311,6 +315,46 @@ def test_a_run_is_ended_in_the_middle_of_a_stage_when_its_ceiling_is_passed(
     assert record.status.exit_code == 5
     child = int((tmp_path / "child").read_text())
     assert not Path(f"/proc/{child}").exists(), "nothing is left running"
+
+
+def test_a_machine_with_a_price_is_paid_for_while_stages_run_and_its_ceiling_has_its_name(
+    tmp_path: Path, local_home: Path, server: Server, policy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once ended as `AbortedGuardrail`, for a budget of 0 s that nobody had set."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("date: 2026-11\nproviders: {local: {machine_hour: 3600}}\n")
+    monkeypatch.setenv("BENCHWRIGHT_PRICES", str(prices))
+    dear = replace(quote(2.0, usd_per_hour=3600.0), provider=THIS_MACHINE)
+    folder = costly_run(tmp_path, local_home, dear)
+    (tmp_path / "hang").touch()
+    write_consent(folder.path, Consent.now("Ana", 2.0, "terminal"))
+    before = spent_this_month(local_home)
+    state = _run(folder)
+    assert state.name == "CeilingPassed"
+    assert "of the 2.00 USD that it may, approved by Ana" in state.message
+    assert folder.read().status is Status.ABORTED_GUARDRAIL
+    assert spent_this_month(local_home) - before == pytest.approx(2.0, abs=0.3)
+
+
+def test_a_run_that_waits_for_its_turn_on_a_machine_spends_nothing() -> None:
+    hours_ago = time.monotonic() - 3 * HOUR_S
+    measured = Ceiling(None, 2.0, 1.0, hours_ago, lambda: 0.0)
+    measured.check()
+    assert measured.spent() == 0.0
+    rented = Ceiling(None, 2.0, 1.0, hours_ago, lambda: None)
+    with pytest.raises(CeilingPassed, match=r"3\.00 USD of the 2\.00 USD"):
+        rented.check()
+
+
+def test_what_a_run_spent_before_it_was_resumed_is_noted_once(
+    tmp_path: Path, local_home: Path, server: Server, policy: Any
+) -> None:
+    folder = costly_run(tmp_path, home_made(tmp_path / "home"))
+    session = SimpleNamespace(home=folder.home, folder=folder)
+    for before, spent in ((0.0, 1.5), (1.5, 2.0)):
+        ceiling = Ceiling(None, 5.0, 1.0, time.monotonic(), lambda: spent, before)  # noqa: B023
+        approval.note_spending(session, ceiling)  # type: ignore[arg-type]
+    assert spent_this_month(folder.home) == 2.0
 
 
 def test_cancelling_ends_the_wait(
