@@ -109,8 +109,18 @@ def serving_config(
     """
     params: dict[str, Any] = request.model_dump(mode="json", exclude_unset=True) if request else {}
     if server is not None:
-        params["target"] = {**params.get("target", {}), **target_of(server)}
+        params["target"] = over(params.get("target", {}), target_of(server))
     return BenchmarkConfig(domain=domain, params=params, hypothesis=hypothesis)
+
+
+def over(asked: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
+    """The target that a request asks for, with what a block says over it.
+
+    A block without a host means the machine that runs the flow, whatever the request names; how
+    long a loading server is waited for is the request's to say.
+    """
+    kept = {name: value for name, value in asked.items() if name != "ssh"}
+    return {**kept, **block, "endpoint": {**asked.get("endpoint", {}), **block["endpoint"]}}
 
 
 def target_of(server: str) -> Mapping[str, Any]:

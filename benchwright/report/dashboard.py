@@ -337,9 +337,36 @@ def render_summary(board: Board) -> str:
         )
         rows.append("| " + " | ".join(escape(cut(cell, 140)) for cell in cells) + " |")
     text = "\n\n".join([*parts, ""])
-    table = "\n".join(rows)
     end = f"\n\nDashboard: {escape(str(board.folder.dashboard))}\n"
-    while len((text + table + end).encode()) > MOST_BYTES and len(rows) > 3:
-        rows.pop()
-        table = "\n".join([*rows, "", "and more in the dashboard"])
-    return text + table + end
+    room = MOST_BYTES - len((text + end).encode())
+    table = _fitting(rows, room)
+    metrics = _fitting(_metric_rows(board), room - len(table.encode()) - len("\n\n"))
+    return text + table + (f"\n\n{metrics}" if metrics else "") + end
+
+
+def _metric_rows(board: Board) -> list[str]:
+    """A table of the watched metrics, those first that a person wants to see first."""
+    rows = ["| Metric | State | This night | Level |", "| --- | --- | ---: | --- |"]
+    watched = [(entry, one) for entry in board.entries for one in entry.series if one.watched]
+    for entry, one in sorted(watched, key=lambda pair: _ORDER.index(pair[1].history.standing)):
+        history = one.history
+        unit = history.metric.unit
+        latest = history.nights[-1].value if history.nights else None
+        cells = (
+            f"{entry.entry.name}: {one.name}",
+            history.standing.value,
+            numbers.quantity(latest, unit) if latest is not None else "none",
+            numbers.quantity(history.level, unit),
+        )
+        rows.append("| " + " | ".join(escape(cut(cell, 140)) for cell in cells) + " |")
+    return rows
+
+
+def _fitting(rows: Sequence[str], room: int) -> str:
+    """A table's first rows, as many as fit in so many bytes; nothing where not even one does."""
+    more = "\n\nand more in the dashboard"
+    for last in range(len(rows), 2, -1):
+        text = "\n".join(rows[:last]) + (more if last < len(rows) else "")
+        if len(text.encode()) <= room:
+            return text
+    return ""

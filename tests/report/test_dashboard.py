@@ -123,6 +123,17 @@ def test_the_summary_is_short_markdown_without_markup_of_others(suite: Board) ->
     assert "dashboard.html" in text
 
 
+def test_the_summary_shows_where_each_watched_metric_stands_the_worst_first(suite: Board) -> None:
+    lines = render_summary(suite).replace("\\", "").splitlines()
+    begin = lines.index("| Metric | State | This night | Level |")
+    rows = [line.split(" | ") for line in lines[begin + 2 :] if line.startswith("| ")]
+    assert [row[:2] for row in rows] == [
+        ["| search: p50_ms (size=5)", "worse"],
+        ["| search: p50_ms (size=9)", "steady"],
+    ]
+    assert all("ms" in cell for row in rows for cell in row[2:])
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     require(CHROMIUM is not None, "no Chromium to open the dashboard in")
