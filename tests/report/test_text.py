@@ -185,6 +185,22 @@ def test_the_artifact_stays_short_with_many_long_verdicts() -> None:
     assert "and 92 more in the report" in text
 
 
+def test_the_artifact_of_a_run_that_compares_nothing_has_its_figures() -> None:
+    whole = record()
+    said = whole.view.judgement
+    assert said is not None
+    view = replace(whole.view, judgement=replace(said, verdicts=()))
+    text = render_artifact(replace(whole, view=view)).replace("\\", "")
+    assert "| p50_ms | max_num_segments=16 | 10 | 11.93" in text
+    one = next(iter(said.summaries.values()))
+    many = {f"{'&<>' * 20}{number}": one for number in range(100)}
+    view = replace(whole.view, judgement=replace(said, verdicts=(), summaries=many))
+    text = render_artifact(replace(whole, view=view, error="<" * 9000))
+    assert len(text.encode()) < MOST_BYTES
+    shown = sum(line.startswith("| p50") for line in text.replace("\\", "").splitlines())
+    assert f"and {len(many) - shown} more in the report" in text
+
+
 def history_of(home: Path, factors: list[float]) -> list[str]:
     """Runs whose means are the sample's times a factor, tagged in turn."""
     tags = list(Tag)
