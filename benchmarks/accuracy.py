@@ -3,9 +3,12 @@
 `benchwright accuracy` (probe, data, job, validation, report, record, on a running local server) and
 the bare evaluator, interleaved in random order, against a server that takes a fixed time for each
 answer: so the evaluation takes as long on both sides, and what is left is ours. Two lengths tell
-the fixed part from the part that grows.
+the fixed part from the part that grows. A first run of either side is left out.
 
     BENCHWRIGHT_SHARED=... python benchmarks/accuracy.py --rounds 5
+
+A round takes about three minutes; `--add` puts its rounds beside those that were measured before
+on the same machine, so that a shared machine can be held for one round at a time.
 
 Asked for: at most 3 % of a ten-minute run, plus 10 seconds.
 """
@@ -13,6 +16,7 @@ Asked for: at most 3 % of a ten-minute run, plus 10 seconds.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import statistics
@@ -26,7 +30,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.results_file import write_results
+from benchmarks.results_file import RESULTS, write_results
+from benchwright.identity.fingerprint import take_fingerprint
 from domains.serving import evalscope
 from domains.serving.host import LocalHost
 from domains.serving.request import EVALSCOPE_VERSION, accuracy_request, find_dataset
@@ -38,6 +43,13 @@ ANSWER_S = 4.0
 
 LENGTHS = (48, 160)
 """Items of a short and a long evaluation: 3 and 10 waves of answers."""
+
+SIDES = ("benchwright", "evalscope")
+
+Spent = dict[str, dict[int, list[float]]]
+"""Seconds of each run, by side and by number of items."""
+
+OURS = str(Path(sys.executable).with_name("benchwright"))
 
 LIMIT_S = 0.03 * 600 + 10
 
@@ -73,62 +85,83 @@ def timed(command: list[str], env: dict[str, str]) -> float:
     return spent
 
 
+def earlier() -> Spent:
+    """The seconds of earlier rounds. Raises SystemExit: they are of another machine."""
+    file = RESULTS / "accuracy.json"
+    if not file.is_file():
+        return {side: {length: [] for length in LENGTHS} for side in SIDES}
+    known = json.loads(file.read_text(encoding="utf-8"))
+    here = take_fingerprint(folder=ROOT, packages=(), env={}).fields["machine.id"]
+    if known["machine"]["machine.id"] != here or known["figures"]["answer_s"] != ANSWER_S:
+        raise SystemExit(f"{file} is of another machine or another load: leave --add out")
+    return {
+        side: {int(length): values for length, values in lengths.items()}
+        for side, lengths in known["figures"]["seconds"].items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--add", action="store_true", help="keep the rounds measured before")
     options = parser.parse_args()
     data = Path(os.environ.get("BENCHWRIGHT_SHARED", ""), "data", "gsm8k")
     if not (data / "test.jsonl").is_file():
         raise SystemExit("BENCHWRIGHT_SHARED names no folder with data/gsm8k/test.jsonl")
-    draw = random.Random(options.seed)
-    spent: dict[str, dict[int, list[float]]] = {
-        side: {length: [] for length in LENGTHS} for side in ("benchwright", "evalscope")
-    }
+    spent: Spent = {side: {length: [] for length in LENGTHS} for side in SIDES}
+    if options.add:
+        spent = earlier()
+    draw = random.Random(options.seed + len(spent["evalscope"][LENGTHS[0]]))
     tool_dir = os.environ.get("BENCHWRIGHT_EVALSCOPE_DIR")
     tool = evalscope.ensure(LocalHost(), wanted=EVALSCOPE_VERSION, given=None, tool_dir=tool_dir)
-    ours = str(Path(sys.executable).with_name("benchwright"))
     with tempfile.TemporaryDirectory(prefix="benchwright-bench-") as place:
         folder = Path(place)
         env = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
         env["BENCHMARK_HOME"] = str(folder / "home")
-        subprocess.run([ours, "up"], env=env, check=True)
+        subprocess.run([OURS, "up"], env=env, check=True)
         try:
             with server(data / "test.jsonl") as port:
+                for side in SIDES:
+                    timed(command_of(side, tool, port, data, 1, folder / "first"), env)
                 rounds = range(options.rounds)
-                jobs = [(n, side, length) for n in rounds for side in spent for length in LENGTHS]
+                jobs = [(n, side, length) for n in rounds for side in SIDES for length in LENGTHS]
                 draw.shuffle(jobs)
                 for number, side, length in jobs:
-                    if side == "benchwright":
-                        command = [
-                            *(ours, "accuracy", "--local", "--port", str(port)),
-                            *("--dataset", f"gsm8k={data}", "--limit", str(length)),
-                            *("-p", f"evaluate.evalscope={tool.program}", "--max-tokens", "64"),
-                            *("-p", f"evaluate.work_root={folder / 'work'}"),
-                        ]
-                    else:
-                        request = accuracy_request(
-                            {
-                                "target": {"endpoint": {"port": port}},
-                                "evaluate": {"limit": length},
-                                "generation": {"max_tokens": 64},
-                            }
-                        )
-                        command = evalscope.eval_command(
-                            tool,
-                            request,
-                            find_dataset(f"gsm8k={data}"),
-                            MODEL,
-                            data=str(data),
-                            output=str(folder / "bare" / f"{number}-{length}"),
-                        )
+                    output = folder / "work" / f"{number}-{length}"
+                    command = command_of(side, tool, port, data, length, output)
                     spent[side][length].append(timed(command, env))
         finally:
-            subprocess.run([ours, "down"], env=env, check=True)
-    report(spent, options.rounds)
+            subprocess.run([OURS, "down"], env=env, check=True)
+    report(spent)
 
 
-def report(spent: dict[str, dict[int, list[float]]], rounds: int) -> None:
+def command_of(
+    side: str, tool: evalscope.Tool, port: int, data: Path, items: int, output: Path
+) -> list[str]:
+    """The command of either side: the same evaluation of so many items."""
+    if side == "benchwright":
+        return [
+            *(OURS, "accuracy", "--local", "--port", str(port)),
+            *("--dataset", f"gsm8k={data}", "--limit", str(items), "--max-tokens", "64"),
+            *("-p", f"evaluate.evalscope={tool.program}"),
+            *("-p", f"evaluate.work_root={output}"),
+        ]
+    request = accuracy_request(
+        {
+            "target": {"endpoint": {"port": port}},
+            "evaluate": {"limit": items},
+            "generation": {"max_tokens": 64},
+        }
+    )
+    dataset = find_dataset(f"gsm8k={data}")
+    return evalscope.eval_command(
+        tool, request, dataset, MODEL, data=str(data), output=str(output / "bare")
+    )
+
+
+def report(spent: Spent) -> None:
+    rounds = len(spent["evalscope"][LENGTHS[0]])
     medians = {
         side: {length: statistics.median(values) for length, values in lengths.items()}
         for side, lengths in spent.items()

@@ -20,7 +20,14 @@ LEASE_S = 2 * 3600
 """How long a job that nobody follows goes on: longer than a lost connection, and not for ever."""
 
 POLL_WAIT_S = 5.0
-"""How long one look waits on the host for the end: few round trips, and the end is seen at once."""
+"""How long the first look waits on the host for the end, which is seen at once."""
+
+LONGEST_POLL_WAIT_S = 20.0
+"""Likewise in a job of many minutes: each look starts a login shell beside what is measured, and
+some take seconds of processor time to start."""
+
+POLL_SHARE = 0.05
+"""In between, a look waits this share of the job's time so far."""
 
 LOG_CHUNK = 65536
 
@@ -218,14 +225,16 @@ def follow(
     Raises:
         HostUnreachable: The host gave no answer for `reconnect_s`; the job may run on.
     """
+    begun = time.monotonic()
     offset, lost_since, gone_since = 0, 0.0, 0.0
     while True:
+        so_far = time.monotonic() - begun
         try:
             seen = look(
                 host,
                 job,
                 offset=offset,
-                wait_s=POLL_WAIT_S,
+                wait_s=min(max(POLL_WAIT_S, POLL_SHARE * so_far), LONGEST_POLL_WAIT_S),
                 progress_glob=progress_glob,
                 port=port,
             )

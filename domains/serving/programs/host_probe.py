@@ -370,12 +370,19 @@ def checkout_of(found):
     return ""
 
 
+def without_program_text(args):
+    """A command line without what follows `-c`: a shell that will run an evaluator isn't one yet.
+
+    The evaluator itself, once it runs, is a process of its own with its own words.
+    """
+    return [arg for before, arg in zip([""] + args, args) if before != "-c"]
+
+
 def other_loads(host, port):
     """Programs on this host that evaluate or load the same endpoint."""
     me, found = os.getpid(), []
     for pid in processes():
-        args = words(read(pid, "cmdline"))
-        text = " ".join(args)
+        text = " ".join(without_program_text(words(read(pid, "cmdline"))))
         if pid == me or not EVALUATORS.search(text):
             continue
         if re.search(r"[:=\s]%d(\D|$)" % port, text):

@@ -263,6 +263,20 @@ def test_another_evaluation_of_the_same_endpoint_is_refused_with_who(
     assert f"another evaluation runs against the same endpoint: pid {other.pid}" in notes(result)
 
 
+def test_a_shell_that_will_run_an_evaluator_later_is_no_evaluation(
+    tmp_path: Path, answers: Path
+) -> None:
+    with parts.standin(answers=answers) as server:
+        program = f"read wait; evalscope eval --api-url http://127.0.0.1:{server.port}/v1"
+        shell = subprocess.Popen(["sh", "-c", program], stdin=subprocess.PIPE)
+        try:
+            result = run(server.port, tmp_path)
+        finally:
+            shell.kill()
+            shell.communicate()
+    assert result.state is State.SUCCESS, notes(result)
+
+
 def test_two_runs_of_ours_do_not_share_an_endpoint(tmp_path: Path, answers: Path) -> None:
     with parts.standin("slow:1", answers=answers) as server:
         host = LocalHost()
