@@ -7,8 +7,8 @@ the fixed part from the part that grows. A first run of either side is left out.
 
     BENCHWRIGHT_SHARED=... python benchmarks/accuracy.py --rounds 5
 
-A round takes about three minutes; `--add` puts its rounds beside those that were measured before
-on the same machine, so that a shared machine can be held for one round at a time.
+A round takes about four minutes. `--lock FILE` holds that file's lock for each run, so that others
+wait who share the machine; `--add` keeps the rounds that were measured before on the same machine.
 
 Asked for: at most 3 % of a ten-minute run, plus 10 seconds.
 """
@@ -16,6 +16,7 @@ Asked for: at most 3 % of a ten-minute run, plus 10 seconds.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import random
@@ -41,8 +42,11 @@ MODEL = "org/standin"
 ANSWER_S = 4.0
 """Seconds for each answer; with 16 in flight."""
 
-LENGTHS = (48, 160)
-"""Items of a short and a long evaluation: 3 and 10 waves of answers."""
+LENGTHS = (48, 320)
+"""Items of a short and a long evaluation: 3 and 20 waves of answers."""
+
+CALM_S = 2.0
+"""Between getting the lock and the start: whoever had it has just ended."""
 
 SIDES = ("benchwright", "evalscope")
 
@@ -72,6 +76,18 @@ def server(answers: Path) -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def alone(lock: Path | None) -> Iterator[None]:
+    """Hold a lock for as long as the block runs; the machine calms down first."""
+    if lock is None:
+        yield
+        return
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        time.sleep(CALM_S)
+        yield
 
 
 def timed(command: list[str], env: dict[str, str]) -> float:
@@ -105,6 +121,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--add", action="store_true", help="keep the rounds measured before")
+    parser.add_argument("--lock", type=Path, help="held for each run")
     options = parser.parse_args()
     data = Path(os.environ.get("BENCHWRIGHT_SHARED", ""), "data", "gsm8k")
     if not (data / "test.jsonl").is_file():
@@ -130,7 +147,8 @@ def main() -> None:
                 for number, side, length in jobs:
                     output = folder / "work" / f"{number}-{length}"
                     command = command_of(side, tool, port, data, length, output)
-                    spent[side][length].append(timed(command, env))
+                    with alone(options.lock):
+                        spent[side][length].append(timed(command, env))
         finally:
             subprocess.run([OURS, "down"], env=env, check=True)
     report(spent)
