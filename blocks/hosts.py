@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from prefect.blocks.core import Block
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from blocks.ssh import SshHostBlock
+from domains.serving.request import KEY_VARIABLE
 
 
 class ModelServer(Block):
@@ -29,6 +30,12 @@ class ModelServer(Block):
     )
     endpoint_port: int = Field(
         default=30000, title="Endpoint port", description="Likewise.", ge=1, le=65535
+    )
+    api_key: SecretStr | None = Field(
+        default=None,
+        title="API key",
+        description="The endpoint's, where it asks for one. It is kept encrypted, and leaves the"
+        " block only into the environment of what asks the endpoint.",
     )
     model: str | None = Field(
         default=None,
@@ -72,6 +79,14 @@ class ModelServer(Block):
         hardware = ("tpu_type", "topology", "chips", "gpu")
         return {
             "ssh": self.ssh.target().model_dump() if self.ssh else None,
-            "endpoint": {"host": self.endpoint_host, "port": self.endpoint_port},
+            "endpoint": self._endpoint(),
             **{name: getattr(self, name) for name in (*plain, *hardware)},
         }
+
+    def _endpoint(self) -> dict[str, Any]:
+        endpoint: dict[str, Any] = {"host": self.endpoint_host, "port": self.endpoint_port}
+        return endpoint | ({"key_env": KEY_VARIABLE} if self.api_key is not None else {})
+
+    def environment(self) -> dict[str, str]:
+        """The variable that the parameters name for the API key; empty where there is no key."""
+        return {} if self.api_key is None else {KEY_VARIABLE: self.api_key.get_secret_value()}

@@ -17,7 +17,13 @@ from benchwright import (
     Stage,
     StageKind,
 )
-from domains.serving.request import AccuracyRequest, accuracy_request, declared, find_dataset
+from domains.serving.request import (
+    AccuracyRequest,
+    Target,
+    accuracy_request,
+    declared,
+    find_dataset,
+)
 
 POINT = 0.01
 """A point of accuracy: the smallest change that people act on."""
@@ -38,7 +44,7 @@ class AccuracyDomain(Domain):
 
     def stages(self, config: BenchmarkConfig) -> Sequence[Stage]:
         """The graph."""
-        return serving_graph("accuracy")
+        return serving_graph("accuracy", accuracy_request(config.params).target)
 
     def defaults(self) -> Mapping[str, Any]:
         """Every parameter at its default."""
@@ -61,8 +67,13 @@ class AccuracyDomain(Domain):
             find_dataset(spec)
 
 
-def serving_graph(domain: str) -> tuple[Stage, ...]:
-    """probe -> evaluate -> validate, for either domain."""
+def serving_graph(domain: str, target: Target) -> tuple[Stage, ...]:
+    """probe -> evaluate -> validate, for either domain.
+
+    The variable that holds an endpoint's API key is handed on to the stages that ask it: by its
+    name, so that the key is in no configuration and no record.
+    """
+    key = target.endpoint.key_env
     needs: dict[str, tuple[str, ...]] = {
         "probe": (),
         "evaluate": ("probe",),
@@ -74,6 +85,7 @@ def serving_graph(domain: str) -> tuple[Stage, ...]:
             kind=StageKind.STEP,
             function=f"domains.serving.stages:{domain}_{name}",
             needs=before,
+            env={key: None} if key is not None and name != "validate" else {},
         )
         for name, before in needs.items()
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchwright.errors import StageFailed
 from domains.serving.host import Host
+from domains.serving.key import OPENAI
 from domains.serving.request import AccuracyRequest, Dataset, Record
 
 FORM_FAULT = re.compile(
@@ -27,17 +28,22 @@ INSTALL_S = 1800.0
 """The tool is 112 packages, 786 MB."""
 
 INSTALL = r"""
+python_of() {  # the Python beside a program, else the one that its first line names
+    beside=$(dirname "$(readlink -f "$1")")/python
+    if [ -x "$beside" ]; then echo "$beside"; else head -n 1 "$1" | sed -n 's/^#!//p'; fi
+}
 fits() {  # a program: prints its version where it runs in a Python of its own
     [ -x "$1" ] || return 1
-    python=$(head -n 1 "$1" | sed -n 's/^#!//p')
-    [ -x "$python" ] || python=$(dirname "$(readlink -f "$1")")/python
-    "$python" -c 'import sys
+    "$(python_of "$1")" -c 'import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 if sys.argv[1] and find_spec(sys.argv[1]) is None: sys.exit(3)
 print(version("evalscope"))' "$needs" 2>/dev/null
 }
-report() { printf 'program=%s\nversion=%s\ninstalled=%s\n' "$1" "$2" "$3"; exit 0; }
+report() {
+    printf 'program=%s\nversion=%s\ninstalled=%s\npython=%s\n' "$1" "$2" "$3" "$(python_of "$1")"
+    exit 0
+}
 if [ -n "$given" ]; then
     version=$(fits "$given") || { echo "$given is no evalscope that runs" >&2; exit 1; }
     report "$given" "$version" no
@@ -72,6 +78,8 @@ class Tool(Record):
     version: str
     installed: bool
     """Whether it was installed just now."""
+    python: str
+    """The Python that it runs in."""
 
 
 def ensure(
@@ -114,7 +122,10 @@ def ensure(
             hint=ran.error_text.splitlines()[-1] if ran.error_text else None,
         )
     return Tool(
-        program=said["program"], version=said["version"], installed=said["installed"] == "yes"
+        program=said["program"],
+        version=said["version"],
+        installed=said["installed"] == "yes",
+        python=said["python"],
     )
 
 
@@ -136,6 +147,7 @@ def eval_command(
     data: str | None,
     output: str,
     key_value: bool = False,
+    launcher: str | None = None,
 ) -> list[str]:
     """The command of one dataset.
 
@@ -147,15 +159,17 @@ def eval_command(
         data: Folder of the set's data on the host; None: from the hub.
         output: A new work directory on the host.
         key_value: Write the generation configuration as key=value for an old version.
+        launcher: The program on the host that hands over the endpoint's API key, where it has one.
     """
     evaluate = request.evaluate
     command = [
-        *(tool.program, "eval"),
+        *keyed(tool, launcher),
+        "eval",
         *("--model", model),
         *("--model-id", model_id(model)),
         *("--eval-type", "openai_api"),
         *("--api-url", f"{request.target.endpoint.url}/v1/chat/completions"),
-        *("--api-key", "EMPTY"),
+        *(() if launcher else ("--api-key", "EMPTY")),
         *("--datasets", dataset.adapter),
         *("--generation-config", _generation(request.generation_config, key_value)),
         *("--eval-batch-size", str(evaluate.batch_size)),
@@ -176,6 +190,11 @@ def eval_command(
     return command
 
 
+def keyed(tool: Tool, launcher: str | None) -> tuple[str, ...]:
+    """How the tool is started: by the launcher where an API key has to be handed over."""
+    return (tool.python, launcher, tool.program) if launcher else (tool.program,)
+
+
 def _generation(config: Mapping[str, Any], key_value: bool) -> str:
     if not key_value:
         return json.dumps(config)
@@ -190,16 +209,23 @@ def takes_key_value(config: Mapping[str, Any]) -> bool:
     )
 
 
-def script_of(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """A bash script that runs one command, an option a line, so that a person can read it."""
+def script_of(command: Sequence[str], *, openai: bool = False) -> str:
+    """A bash script that runs one command, an option a line, so that a person can read it.
+
+    Args:
+        command: The words.
+        openai: Whether the program looks for its API key in OPENAI_API_KEY.
+    """
     lines = [shlex.quote(command[0])]
     for word in command[1:]:
         if word.startswith("--"):
             lines.append(shlex.quote(word))
         else:
             lines[-1] += " " + shlex.quote(word)
-    exports = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "200", **(environment or {})}
+    exports = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "200"}
     head = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items())
+    if openai:
+        head += OPENAI
     return f"#!/usr/bin/env bash\n{head}exec " + " \\\n  ".join(lines) + "\n"
 
 

@@ -14,8 +14,10 @@ from domains.serving.results import DatasetResult, Evaluation, Reporter
 from domains.serving.workplace import (
     Workplace,
     expected_samples,
+    fetch,
     make_work_dir,
     place_data,
+    place_launcher,
     run_job,
     started_at,
     tail_of,
@@ -66,13 +68,14 @@ def evaluate(
         run_dir,
         lambda: make_work_dir(host, "accuracy", root=asked.work_root, given=asked.work_dir),
     )
+    launcher = place_launcher(host, request.target.endpoint, place.folder) if tool else None
     results: list[DatasetResult] = []
     failures: list[str] = []
     for dataset in datasets:
         try:
             if tool is not None:
                 result = _with_evalscope(
-                    host, request, before, place, dataset, tool, owner, reporter
+                    host, request, before, place, dataset, tool, launcher, owner, reporter
                 )
             else:
                 result = fallback.evaluate_dataset(
@@ -140,6 +143,7 @@ def _with_evalscope(
     place: Workplace,
     dataset: Dataset,
     tool: evalscope.Tool,
+    launcher: str | None,
     owner: str,
     reporter: Reporter,
 ) -> DatasetResult:
@@ -157,6 +161,7 @@ def _with_evalscope(
             data=data,
             output=output,
             key_value=key_value,
+            launcher=launcher,
         )
         reporter.say(f"{dataset.name}: evaluating on {host.name}, in {output}")
         _, seen, ended_by = run_job(
@@ -172,7 +177,7 @@ def _with_evalscope(
             progress_glob="out/predictions/*/*.jsonl",
         )
         local = place.run_dir / "artifacts" / dataset.name / attempt
-        host.get(f"{folder}/{attempt}", local)
+        fetch(host, request.target.endpoint, f"{folder}/{attempt}", local)
         log = text_of(local / "job" / "job.log")
         if (
             not key_value

@@ -23,6 +23,7 @@ from domains.serving.results import DatasetResult, Reporter
 from domains.serving.workplace import (
     Workplace,
     expected_samples,
+    fetch,
     place_data,
     run_job,
     started_at,
@@ -92,7 +93,7 @@ def evaluate_dataset(
         place,
         dataset,
         attempt="attempt-1",
-        script=evalscope.script_of(command),
+        script=evalscope.script_of(command, openai=True),
         owner=owner,
         reporter=reporter,
         total=expected_samples(request, None),
@@ -101,7 +102,7 @@ def evaluate_dataset(
     if result_file:
         _collect(host, result_file, attempt)
     local = place.run_dir / "artifacts" / dataset.name / "attempt-1"
-    host.get(attempt, local)
+    fetch(host, request.target.endpoint, attempt, local)
     result = DatasetResult(
         name=dataset.name,
         adapter=dataset.adapter,

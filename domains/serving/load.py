@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from domains.serving import evalscope
-from domains.serving.probe import Probe
+from domains.serving.probe import UNKNOWN, Probe
 from domains.serving.request import LoadOptions, Record, SpeedRequest
 
 KILL_AFTER_S = 10
@@ -123,7 +123,7 @@ def prompts_of(load: LoadOptions, slot: Slot) -> bytes:
 
 
 def slot_command(
-    request: SpeedRequest, before: Probe, slot: Slot, program: str, folder: str
+    request: SpeedRequest, before: Probe, slot: Slot, program: Sequence[str], folder: str
 ) -> list[str]:
     """The command of one slot.
 
@@ -131,7 +131,7 @@ def slot_command(
         request: What was asked.
         before: The probe: the served model, and the server's Python for the sgl-jax bench.
         slot: The slot.
-        program: evalscope's path, or the Python that has the sgl-jax bench.
+        program: The words that start evalscope, or the Python that has the sgl-jax bench.
         folder: The slot's folder on the host.
     """
     if request.load.backend == "sgl-jax":
@@ -140,11 +140,12 @@ def slot_command(
 
 
 def _evalscope_command(
-    request: SpeedRequest, before: Probe, slot: Slot, program: str, folder: str
+    request: SpeedRequest, before: Probe, slot: Slot, program: Sequence[str], folder: str
 ) -> list[str]:
     load = request.load
     command = [
-        *(program, "perf"),
+        *program,
+        "perf",
         *("--url", f"{request.target.endpoint.url}/v1/chat/completions"),
         *("--model", before.model),
         *("--api", "openai"),
@@ -173,25 +174,32 @@ def _evalscope_command(
 
 
 def _sgl_jax_command(
-    request: SpeedRequest, before: Probe, slot: Slot, python: str, folder: str
+    request: SpeedRequest, before: Probe, slot: Slot, program: Sequence[str], folder: str
 ) -> list[str]:
+    """Of `python -m sgl_jax.bench_serving`; the server's own tokenizer counts its prompts."""
     load = request.load
     command = [
-        *(python, "-m", "sgl_jax.bench_serving"),
+        *(*program, "-m", "sgl_jax.bench_serving"),
         *("--backend", "sgl-jax"),
         *("--base-url", request.target.endpoint.url),
         *("--model", before.model),
-        *("--dataset-name", "random", "--random-range-ratio", "1"),
+        *("--dataset-name", load.dataset, "--random-range-ratio", "1"),
         *("--random-input-len", str(load.input_tokens)),
         *("--random-output-len", str(load.output_tokens)),
         *("--num-prompts", str(requests_of(load, slot.point))),
-        *("--max-concurrency", f"{slot.point.value:g}"),
         *("--warmup-requests", "0"),
         *("--seed", str(slot.seed)),
         *("--output-file", f"{folder}/bench.jsonl", "--output-details"),
     ]
-    if load.tokenizer is not None:
-        command += ["--tokenizer", load.tokenizer]
+    if slot.point.loop == "closed":
+        command += ["--max-concurrency", f"{slot.point.value:g}"]
+    else:
+        command += ["--request-rate", f"{slot.point.value:g}"]
+    if not load.ignore_eos:
+        command.append("--disable-ignore-eos")
+    tokenizer = load.tokenizer or (before.model_path if before.model_path != UNKNOWN else "")
+    if tokenizer:
+        command += ["--tokenizer", tokenizer]
     return command
 
 
@@ -201,14 +209,20 @@ def needs_prompts(load: LoadOptions) -> bool:
 
 
 def slot_files(
-    request: SpeedRequest, before: Probe, slots: tuple[Slot, ...], program: str, work: str
+    request: SpeedRequest,
+    before: Probe,
+    slots: tuple[Slot, ...],
+    program: Sequence[str],
+    work: str,
 ) -> Mapping[str, bytes | Path]:
     """Every slot's script, and its prompts, by their names below the work directory."""
     files: dict[str, bytes | Path] = {}
     for slot in slots:
         folder = f"{work}/slots/{slot.name}"
         command = slot_command(request, before, slot, program, folder)
-        files[f"slots/{slot.name}/command.sh"] = evalscope.script_of(command).encode()
+        files[f"slots/{slot.name}/command.sh"] = evalscope.script_of(
+            command, openai=request.load.backend == "sgl-jax"
+        ).encode()
         if needs_prompts(request.load):
             files[f"slots/{slot.name}/prompts.jsonl"] = prompts_of(request.load, slot)
     return files

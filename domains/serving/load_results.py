@@ -167,11 +167,16 @@ def _read_evalscope(folder: Path, slot: Slot, code: str) -> Replicate:
 
 
 def _read_sgl_jax(folder: Path, slot: Slot, code: str) -> Replicate:
+    """From the last line of `bench_serving`'s output file, with its details.
+
+    A request that failed has no output tokens, and often no error text either: HTTP/2 has no
+    reason phrase, and some servers send none.
+    """
     said = json.loads((folder / "bench.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     requests = []
     errors = said["errors"]
     for index, error in enumerate(errors):
-        if error:
+        if error or said["output_lens"][index] == 0:
             continue
         gaps = tuple(float(gap) for gap in said["itls"][index])
         first = float(said["ttfts"][index])

@@ -14,7 +14,9 @@ from typing import Any
 from pydantic import Field
 
 from benchwright.errors import StageFailed
+from benchwright.identity.accelerator import TPU_PCI_DEVICES
 from domains.serving.host import Host
+from domains.serving.key import hide, key_of
 from domains.serving.request import Record, Target
 
 UNKNOWN = "unknown"
@@ -26,6 +28,9 @@ POLL_S = 2.0
 
 LOADING = frozenset({503, 502, 425, 429})
 """Answers of a server that is there and not ready yet; a refused connection is one too."""
+
+NO_ENTRY = frozenset({401, 403})
+"""Answers of a server that asks who is there."""
 
 SECRET_ARGUMENT = re.compile(r"(api[-_]?key|token|secret|password|passwd)(?!izer)", re.IGNORECASE)
 """Launch arguments whose value is no one else's business."""
@@ -171,12 +176,15 @@ def _may_become_ready(seen: dict[str, Any]) -> bool:
 def _read(
     host: Host, target: Target, *, light: bool, own_jobs: Container[str] = ()
 ) -> dict[str, Any]:
+    key = key_of(target.endpoint)
     request = {
+        "key": key or "",
         "host": target.endpoint.host,
         "port": target.endpoint.port,
         "repository": target.repository,
         "python": target.python,
         "light": light,
+        "tpu_types": TPU_PCI_DEVICES,
     }
     script = (
         'folder=$(mktemp -d "${TMPDIR:-/tmp}/benchwright-probe.XXXXXXXX") || exit 90\n'
@@ -195,10 +203,11 @@ def _read(
             hint="install it there, or set the path in the shell's start-up files",
         )
     try:
-        answer = json.loads(ran.text.strip().splitlines()[-1])
+        answer = json.loads(hide(ran.text, key).strip().splitlines()[-1])
     except (ValueError, IndexError):
         raise StageFailed(
-            f"the probe on {host.name} failed with exit code {ran.code}", hint=ran.error_text
+            f"the probe on {host.name} failed with exit code {ran.code}",
+            hint=hide(ran.error_text, key),
         ) from None
     if not isinstance(answer, dict):
         raise StageFailed(f"the probe on {host.name} answered {answer!r}")
@@ -214,6 +223,9 @@ def _health(endpoint: dict[str, Any]) -> Health:
     status, models = endpoint["health"], tuple(endpoint["models"])
     if status == 200 or (models and status not in LOADING):
         return Health(state="healthy", status=status, models=models, reason="")
+    if status in NO_ENTRY:
+        reason = f"/health answered {status}: it asks for an API key, or doesn't accept this one"
+        return Health(state="unhealthy", status=status, models=models, reason=reason)
     if status is None:
         reason = f"no answer ({endpoint['health_problem'] or 'connection refused'})"
         return Health(state="unknown", status=None, models=models, reason=reason)
@@ -290,8 +302,9 @@ def _chosen_model(
     if health.state != "healthy":
         return target.model or UNKNOWN, [f"no healthy server at {place}: {health.reason}"]
     if not health.models:
-        problem = seen["endpoint"]["models_problem"]
-        return target.model or UNKNOWN, [f"{place} lists no served model: {problem}"]
+        return target.model or UNKNOWN, [
+            f"{place} lists no served model: {_no_models(seen, target)}"
+        ]
     if target.model is None or target.model == health.models[0]:
         return health.models[0], []
     if target.model in health.models:
@@ -301,6 +314,15 @@ def _chosen_model(
         f"{place} serves {health.models[0]!r}, and {target.model!r} was asked for (the server would"
         " answer under any name)"
     ]
+
+
+def _no_models(seen: dict[str, Any], target: Target) -> str:
+    status = seen["endpoint"]["models_status"]
+    if status not in NO_ENTRY:
+        return str(seen["endpoint"]["models_problem"])
+    if target.endpoint.key_env is None:
+        return f"it asks for an API key (status {status}): name the variable that holds it"
+    return f"it doesn't accept the API key in {target.endpoint.key_env} (status {status})"
 
 
 def _process(seen: dict[str, Any] | None) -> ServerProcess | None:
@@ -335,7 +357,7 @@ def _without_secrets(args: Sequence[str]) -> tuple[str, ...]:
 def _other_load(other: dict[str, Any]) -> str:
     return (
         f"another evaluation runs against the same endpoint: pid {other['pid']}, user"
-        f" {other['user'] or UNKNOWN}: {other['command']}"
+        f" {other['user'] or UNKNOWN}: {' '.join(_without_secrets(other['args']))[:400]}"
     )
 
 

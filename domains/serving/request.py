@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -66,6 +67,11 @@ TRUNCATED_SHARE = 0.10
 """Above this share of answers cut at `max_tokens` the score is that of the limit."""
 
 
+KEY_VARIABLE = "BENCHWRIGHT_ENDPOINT_KEY"
+"""The variable that holds an endpoint's API key on the target host, and here where a block has the
+key."""
+
+
 class SshTarget(Record):
     """How the host is reached."""
 
@@ -90,6 +96,16 @@ class Endpoint(Record):
     """Port."""
     wait_s: Annotated[float, Field(ge=0)] = 900.0
     """How long a loading server is waited for."""
+    key_env: str | None = None
+    """Name of the environment variable that holds the endpoint's API key, where it asks for one."""
+
+    @field_validator("key_env")
+    @classmethod
+    def _name_of_a_variable(cls, value: str | None) -> str | None:
+        # The message names no value: it may be the key itself, given by mistake.
+        if value is not None and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is None:
+            raise ValueError("this is no name of an environment variable; the key itself stays out")
+        return value
 
     @property
     def url(self) -> str:
@@ -232,6 +248,11 @@ class AccuracyRequest(Record):
         return {"retries": 1, **self.generation}
 
 
+SGL_JAX_DATASETS = ("random", "random-ids", "sharegpt", "generated-shared-prefix", "mmmu")
+"""What `sgl_jax.bench_serving` knows. Its `random` draws from ShareGPT, which it fetches from the
+internet; `random-ids` needs none."""
+
+
 class LoadOptions(Record):
     """The load of a speed run."""
 
@@ -296,8 +317,11 @@ class LoadOptions(Record):
     def _some_point(self) -> LoadOptions:
         if not self.closed_loop and not self.rates:
             raise ValueError("`closed_loop: false` needs `rates`")
-        if self.backend == "sgl-jax" and self.rates:
-            raise ValueError("`rates` needs the evalscope backend")
+        if self.backend == "sgl-jax" and self.dataset not in SGL_JAX_DATASETS:
+            raise ValueError(
+                f"the sgl-jax bench has no dataset {self.dataset!r}; it has"
+                f" {', '.join(SGL_JAX_DATASETS)}"
+            )
         return self
 
 

@@ -8,13 +8,20 @@ from pathlib import Path
 from benchwright.errors import StageFailed
 from domains.serving import evalscope, job
 from domains.serving.host import Host, HostUnreachable
+from domains.serving.key import key_of
 from domains.serving.load import driver_script, slot_files, slots_of
 from domains.serving.load_results import Replicate, Summary, read_replicate, summarise
 from domains.serving.probe import UNKNOWN, Probe, argument_of, look_again
 from domains.serving.request import Record, SpeedRequest
 from domains.serving.results import Progress, Reporter
 from domains.serving.validate import Check, State, Weight, server_checks
-from domains.serving.workplace import Workplace, endpoint_lock, make_work_dir
+from domains.serving.workplace import (
+    Workplace,
+    endpoint_lock,
+    fetch,
+    make_work_dir,
+    place_launcher,
+)
 
 
 class LoadRun(Record):
@@ -72,6 +79,7 @@ def run_load(
     """
     reporter = reporter or Reporter()
     load, notes = request.load, []
+    tool = None
     if load.backend == "evalscope":
         tool = evalscope.ensure(
             host,
@@ -81,17 +89,22 @@ def run_load(
             needs="uvicorn",
             say=reporter.say,
         )
-        program, version = tool.program, tool.version
+        version = tool.version
         if tool.version != load.evalscope_version:
             notes.append(
                 f"evalscope {tool.version} ran, and {load.evalscope_version} is the pinned version"
             )
     else:
-        program, version = _bench_python(host, request, before), before.engine_version
+        version = before.engine_version
     slots = slots_of(load)
     place = Workplace.find(
         host, run_dir, lambda: make_work_dir(host, "speed", root=load.work_root, given=None)
     )
+    if tool is None:
+        program: tuple[str, ...] = (_bench_python(request, before),)
+    else:
+        launcher = place_launcher(host, request.target.endpoint, place.folder)
+        program = evalscope.keyed(tool, launcher)
     files = slot_files(request, before, slots, program, place.folder)
     failures: list[str] = []
     ended_by = ""
@@ -101,7 +114,7 @@ def run_load(
         failures.append(str(problem))
     local = run_dir / "artifacts" / "speed"
     if not failures:
-        host.get(f"{place.folder}/slots", local)
+        fetch(host, request.target.endpoint, f"{place.folder}/slots", local)
     replicates = tuple(read_replicate(local / slot.name, slot, load) for slot in slots)
     first = next((slot for slot in slots if not slot.warmup), slots[0])
     script = files[f"slots/{first.name}/command.sh"]
@@ -120,7 +133,7 @@ def run_load(
     )
 
 
-def _bench_python(host: Host, request: SpeedRequest, before: Probe) -> str:
+def _bench_python(request: SpeedRequest, before: Probe) -> str:
     asked = request.load.bench_python or request.target.python
     if asked:
         return asked
@@ -154,6 +167,7 @@ def _follow(
             owner=owner,
             lock=endpoint_lock(request.target.endpoint),
             deadline_s=(request.load.timeout_s + 60) * len(slots),
+            api_key=key_of(request.target.endpoint),
         )
     else:
         reporter.say(f"load: found again on {host.name}")

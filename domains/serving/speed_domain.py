@@ -42,7 +42,7 @@ class SpeedDomain(Domain):
 
     def stages(self, config: BenchmarkConfig) -> Sequence[Stage]:
         """The graph."""
-        return serving_graph("speed")
+        return serving_graph("speed", speed_request(config.params).target)
 
     def defaults(self) -> Mapping[str, Any]:
         """Every parameter at its default."""

@@ -13,6 +13,7 @@ from typing import Any
 from benchwright.errors import BadInput, StageFailed, Where
 from domains.serving import job
 from domains.serving.host import Host, HostUnreachable
+from domains.serving.key import LAUNCHER, hide_in_files, key_of
 from domains.serving.request import AccuracyRequest, Dataset, Endpoint
 from domains.serving.results import Progress, Reporter
 
@@ -137,6 +138,20 @@ def make_work_dir(host: Host, kind: str, *, root: str | None, given: str | None)
     return lines[-1]
 
 
+def place_launcher(host: Host, endpoint: Endpoint, folder: str) -> str | None:
+    """Bring what hands over the API key to the host: its path there; None where there is no key."""
+    if key_of(endpoint) is None:
+        return None
+    host.put({LAUNCHER.name: LAUNCHER}, folder)
+    return f"{folder}/{LAUNCHER.name}"
+
+
+def fetch(host: Host, endpoint: Endpoint, folder: str, destination: Path) -> None:
+    """Copy what a job left to this machine, without the endpoint's API key. Raises StageFailed."""
+    host.get(folder, destination)
+    hide_in_files(destination, key_of(endpoint))
+
+
 def place_data(host: Host, dataset: Dataset, folder: str) -> tuple[str | None, str]:
     """Bring a dataset's files to the host: (their folder there, SHA-256 over names and contents).
 
@@ -193,6 +208,7 @@ def run_job(
             owner=owner,
             lock=endpoint_lock(request.target.endpoint),
             deadline_s=request.evaluate.timeout_s,
+            api_key=key_of(request.target.endpoint),
         )
     last = -1
 

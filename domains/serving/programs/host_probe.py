@@ -81,11 +81,15 @@ print(json.dumps({"python": sys.version.split()[0], "packages": found}))
 """
 
 
+HEADERS = {}  # type: dict[str, str]
+"""What the endpoint wants to be told with each request: who asks."""
+
+
 def fetch(host, port, path):
     """GET a path: (status, body, problem). Status None: no answer."""
     connection = http.client.HTTPConnection(host, port, timeout=HTTP_TIMEOUT_S)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=HEADERS)
         answer = connection.getresponse()
         return answer.status, answer.read(1 << 20), ""
     except (OSError, http.client.HTTPException) as problem:
@@ -382,7 +386,8 @@ def other_loads(host, port):
     """Programs on this host that evaluate or load the same endpoint."""
     me, found = os.getpid(), []
     for pid in processes():
-        text = " ".join(without_program_text(words(read(pid, "cmdline"))))
+        args = without_program_text(words(read(pid, "cmdline")))
+        text = " ".join(args)
         if pid == me or not EVALUATORS.search(text):
             continue
         if re.search(r"[:=\s]%d(\D|$)" % port, text):
@@ -391,7 +396,7 @@ def other_loads(host, port):
                 {
                     "pid": pid,
                     "user": process["user"],
-                    "command": text[:400],
+                    "args": args,
                     "started": process["started"],
                     "job": process["environ"].get("BENCHWRIGHT_JOB", ""),
                 }
@@ -399,15 +404,43 @@ def other_loads(host, port):
     return found
 
 
-def hardware(process):
+GOOGLE_PCI_VENDOR = "0x1ae0"
+
+
+def tpus(types, root="/"):
+    """The type of each TPU chip of this host, by its PCI device.
+
+    The device files tell less: `/dev/accel0` is other makers' name too, and later TPUs have
+    `/dev/vfio/0`, as every device that a virtual machine was handed.
+    """
+    found = []
+    for vendor in sorted(glob.glob(os.path.join(root, "sys/bus/pci/devices/*/vendor"))):
+        try:
+            with open(vendor) as file:
+                ours = file.read().strip() == GOOGLE_PCI_VENDOR
+            with open(os.path.join(os.path.dirname(vendor), "device")) as file:
+                device = file.read().strip()
+        except OSError:
+            continue
+        if ours and device in types:
+            found.append(types[device])
+    return found
+
+
+def hardware(process, tpu_types, root="/"):
     """What this host computes on, by what can be read without asking anyone outside it."""
-    environ = process["environ"] if process else {}
+    environ = dict(os.environ, **(process["environ"] if process else {}))
+    chips = tpus(tpu_types, root)
+    # The whole slice, such as v6e-4, where the environment says it; else the chip's own type.
+    named = environ.get("TPU_ACCELERATOR_TYPE") or (chips[0] if chips else "")
     seen = {
         "gpus": [],
-        "tpu_type": environ.get("TPU_ACCELERATOR_TYPE", os.environ.get("TPU_ACCELERATOR_TYPE", "")),
-        "tpu_topology": environ.get("TPU_TOPOLOGY", os.environ.get("TPU_TOPOLOGY", "")),
-        "tpu_chips": len(glob.glob("/dev/accel[0-9]*")),
-    }
+        "tpu_type": named,
+        "tpu_topology": environ.get("TPU_TOPOLOGY")
+        or environ.get("TPU_CHIPS_PER_HOST_BOUNDS")
+        or "",
+        "tpu_chips": len(chips),
+    }  # type: dict[str, object]
     if shutil.which("nvidia-smi"):
         code, out, _ = command_output(
             [
@@ -440,6 +473,8 @@ def boot_id():
 def probe(request):
     """Everything, or with `light` only what tells whether the server is still the same."""
     host, port = request["host"], int(request["port"])
+    if request.get("key"):
+        HEADERS["Authorization"] = "Bearer " + request["key"]
     problems = {}  # type: dict[str, str]
     seen = {"time": time.time(), "endpoint": endpoint(host, port)}
     process = owner(host, port, problems)
@@ -455,7 +490,7 @@ def probe(request):
         seen["repository"] = repository(request.get("repository") or checkout_of(found), problems)
         seen["others"] = other_loads(host, port)
         seen["peers"] = listening_inodes(host, port)[1]
-        seen["hardware"] = hardware(process)
+        seen["hardware"] = hardware(process, request.get("tpu_types") or {})
         seen["machine"] = {
             "name": socket.gethostname(),
             "user": getpass.getuser(),

@@ -24,6 +24,8 @@ MCQ = (
     " 'ANSWER: X', where X is one of {letters}.\n\n{question}\n\n{choices}"
 )
 REQUEST_TIMEOUT_S = 600
+KEY = os.environ.get("OPENAI_API_KEY") or "EMPTY"
+"""In the environment, because every user of a machine can read a list of arguments."""
 
 
 def rows(path):
@@ -81,7 +83,7 @@ def ask(args, prompt):
     request = urllib.request.Request(
         args.base_url.rstrip("/") + "/v1/chat/completions",
         json.dumps(body).encode(),
-        {"Content-Type": "application/json", "Authorization": "Bearer EMPTY"},
+        {"Content-Type": "application/json", "Authorization": "Bearer " + KEY},
     )
     with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as answer:
         return json.loads(answer.read().decode("utf-8"))

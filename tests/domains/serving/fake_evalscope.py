@@ -27,7 +27,9 @@ def ask(args, generation, prompt):
         "max_tokens": int(generation.get("max_tokens", 64)),
     }
     request = urllib.request.Request(
-        args.api_url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        args.api_url,
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Bearer {args.api_key}"},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.loads(answer.read())
@@ -54,6 +56,7 @@ def perf(kind, words):
         "url",
         "model",
         "api",
+        "api-key",
         "seed",
         "outputs-dir",
         "extra-args",
@@ -86,7 +89,9 @@ def perf(kind, words):
             "messages": [{"role": "user", "content": prompt}],
             "stream": True,
         }
-        request = urllib.request.Request(args.url, json.dumps(body).encode())
+        request = urllib.request.Request(
+            args.url, json.dumps(body).encode(), {"Authorization": f"Bearer {args.api_key}"}
+        )
         usage = {"prompt_tokens": 0, "completion_tokens": 0}
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:

@@ -5,6 +5,7 @@ from the question alone, so that a run can be repeated. Prints `READY <port>` on
 
 Faults, several at once:
   loading:S         /health and /v1/models answer 503 for the first S seconds
+  warming:N         likewise for the first N times that /health is asked
   busy              every completion answers 503
   500:K, 400:K      every K-th completion answers 500, or 400
   empty:K, cut:K    every K-th answer is empty, or is cut at max_tokens
@@ -14,6 +15,8 @@ Faults, several at once:
   swap:N:NAME       from the N-th completion on NAME is served
   die:N             the process ends at the N-th completion
   garbage           /v1/models is an HTML page
+
+With STANDIN_KEY in its environment it wants that API key for everything but /health.
 """
 
 import argparse
@@ -49,14 +52,19 @@ class Model:
         self.lock = threading.Lock()
         self.count = 0
         self.begun = time.monotonic()
+        self.looks = 0
         self.served = args.model
         self.answers = load_answers(args.answers) if args.answers else []
+        self.key = os.environ.get("STANDIN_KEY", "")
         self.faults = dict(fault.partition(":")[::2] for fault in args.fault)
 
     def every(self, name, number):
         return name in self.faults and number % int(self.faults[name]) == 0
 
-    def loading(self):
+    def loading(self, path):
+        self.looks += path == "/health"
+        if self.looks <= int(self.faults.get("warming", 0)):
+            return True
         return time.monotonic() - self.begun < float(self.faults.get("loading", 0))
 
     def reply(self, prompt):
@@ -87,14 +95,20 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def may_enter(self):
+        key = self.model.key
+        return not key or self.headers.get("Authorization") == f"Bearer {key}"
+
     def do_GET(self):
         model = self.model
         if self.path == "/count":
             return self.send(200, {"completions": model.count})
-        if model.loading():
+        if model.loading(self.path):
             return self.send(503, {"error": "loading"})
         if self.path == "/health":
             return self.send(200, {})
+        if not self.may_enter():
+            return self.send(401, {"error": {"message": "Unauthorized"}})
         if self.path == "/v1/models":
             if "garbage" in model.faults:
                 return self.send(200, b"<html>hello</html>", "text/html")
@@ -104,6 +118,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         model = self.model
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.may_enter():
+            return self.send(401, {"error": {"message": "Unauthorized"}})
         with model.lock:
             model.count += 1
             number = model.count
@@ -123,6 +139,8 @@ class Handler(BaseHTTPRequestHandler):
         for status in (500, 400):
             if model.every(str(status), number):
                 return self.send(status, {"error": {"message": "injected"}})
+        if self.path == "/generate":
+            return self.generate(request["sampling_params"]["max_new_tokens"])
         content = request["messages"][-1]["content"]
         if isinstance(content, list):
             content = "".join(part.get("text", "") for part in content)
@@ -174,6 +192,18 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
         return
+
+    def generate(self, tokens):
+        """The stream of SGLang's own page: the whole text so far, with its number of tokens."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for count in range(1, tokens + 1):
+            self.event({"text": "word " * count, "meta_info": {"completion_tokens": count}})
+            time.sleep(0.002)
+        self.wfile.write(b"data: [DONE]\n\n")
+        self.close_connection = True
 
     def event(self, value):
         self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")

@@ -89,7 +89,7 @@ def test_a_server_that_is_down_fails_at_once_and_says_so(tmp_path: Path) -> None
 
 def test_a_loading_server_is_waited_for_with_progress(tmp_path: Path, answers: Path) -> None:
     said: list[str] = []
-    with parts.standin("loading:1.5", answers=answers) as server:
+    with parts.standin("warming:2", answers=answers) as server:
         result = run(server.port, tmp_path, Reporter(say=said.append))
     assert result.state is State.SUCCESS, notes(result)
     assert any("/health answered 503, still loading" in line for line in said)
