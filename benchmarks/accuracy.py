@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="keep the rounds measured before")
     parser.add_argument("--lock", type=Path, help="held for each run")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     data = Path(os.environ.get("BENCHWRIGHT_SHARED", ""), "data", "gsm8k")
     if not (data / "test.jsonl").is_file():
         raise SystemExit("BENCHWRIGHT_SHARED names no folder with data/gsm8k/test.jsonl")

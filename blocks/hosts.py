@@ -83,6 +83,10 @@ class ModelServer(Block):
             **{name: getattr(self, name) for name in (*plain, *hardware)},
         }
 
+    def target(self) -> dict[str, Any]:
+        """The `target` parameters that are said."""
+        return {name: value for name, value in self.params().items() if value is not None}
+
     def _endpoint(self) -> dict[str, Any]:
         endpoint: dict[str, Any] = {"host": self.endpoint_host, "port": self.endpoint_port}
         return endpoint | ({"key_env": KEY_VARIABLE} if self.api_key is not None else {})

@@ -6,7 +6,9 @@ runs, follows and records it like any other experiment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +21,7 @@ from cli.output import print_json
 
 if TYPE_CHECKING:
     from benchwright.record.store import RunFolder
+    from benchwright.spec.resolve import Resolved
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,6 +40,11 @@ class RunOptions:
         detach: Return at once with the run's id.
         home: Where records are kept.
         as_json: One JSON object on standard output.
+        max_cost: Approved beforehand, in US dollars.
+        deployment: Submit to it instead of running here; None: as PREFECT_API_URL says.
+        on: The host that a deployment's run goes to.
+        insecure: Use a server that isn't protected.
+        server: The model-server block that says the target.
     """
 
     overrides: tuple[str, ...] = ()
@@ -45,10 +53,18 @@ class RunOptions:
     detach: bool = False
     home: str | None = None
     as_json: bool = False
+    max_cost: float | None = None
+    deployment: str | None = None
+    on: str = ""
+    insecure: bool = False
+    server: str | None = None
 
 
 def start(config: Mapping[str, Any], options: RunOptions) -> int:
-    """Plan the configuration, run it on the local engine, follow it, and say what came of it.
+    """Run the configuration, follow it, and say what came of it.
+
+    On the local engine; at a deployment where one is named, or where PREFECT_API_URL names a
+    server.
 
     Returns:
         The exit code.
@@ -56,12 +72,37 @@ def start(config: Mapping[str, Any], options: RunOptions) -> int:
     Raises:
         BenchwrightError: It can't be planned or started.
     """
+    if options.deployment or os.environ.get("PREFECT_API_URL"):
+        return _submit(config, options)
+    if options.on:
+        raise BadInput(
+            f"the run stays on this machine: no server is named that knows a host '{options.on}'",
+            where=Where(key="--on"),
+            hint="set PREFECT_API_URL, or name a --deployment",
+        )
+    from cli.run import print_detached, run_here
+
+    with _block_of(options) as target:
+        folder, code = run_here(
+            _resolve(_over_block(config, target), options),
+            open_home(options.home),
+            because=options.because,
+            max_cost=options.max_cost,
+            detach=options.detach,
+        )
+    if code is None:
+        print_detached(folder.run_id, options.as_json)
+        return 0
+    shown = show(str(config["domain"]), folder, options.as_json)
+    return code or shown
+
+
+def _resolve(config: Mapping[str, Any], options: RunOptions) -> Resolved:
     from benchwright.spec.recipe import RecipeLibrary
     from benchwright.spec.resolve import from_mapping
-    from cli.run import print_detached, run_here
     from domains.library import known_domains, recipe_folders
 
-    resolved = from_mapping(
+    return from_mapping(
         config,
         folder=Path.cwd(),
         domains=known_domains(),
@@ -69,18 +110,107 @@ def start(config: Mapping[str, Any], options: RunOptions) -> int:
         overrides=options.overrides,
         hypothesis=options.hypothesis,
     )
-    folder, code = run_here(
-        resolved,
-        open_home(options.home),
-        because=options.because,
-        max_cost=None,
-        detach=options.detach,
-    )
-    if code is None:
-        print_detached(folder.run_id, options.as_json)
-        return 0
-    shown = show(str(config["domain"]), folder, options.as_json)
-    return code or shown
+
+
+@contextmanager
+def _block_of(options: RunOptions) -> Iterator[dict[str, Any]]:
+    """The `target` parameters of the block that is named, with its API key in the environment.
+
+    Raises:
+        BadInput: There is no such block.
+    """
+    if options.server is None:
+        yield {}
+        return
+    from cli.server import at_server
+
+    with at_server(options.home, insecure=options.insecure):
+        from blocks.hosts import ModelServer
+        from blocks.named import load
+
+        block = load(ModelServer, options.server)
+    if block is None:
+        raise BadInput(
+            f"there is no model-server block named {options.server!r}",
+            where=Where(key="--target"),
+            hint="list them: prefect block ls; or say the target by options: --host",
+        )
+    before = dict(os.environ)
+    os.environ.update(block.environment())
+    try:
+        yield block.target()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _over_block(config: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration whose target is a block's, but for what the options say."""
+    params = config["params"]
+    said = params["target"]
+    target = {**block, **said}
+    if "endpoint" in block:
+        target["endpoint"] = {**block["endpoint"], **said.get("endpoint", {})}
+    return {**config, "params": {**params, "target": target}}
+
+
+def _submit(config: Mapping[str, Any], options: RunOptions) -> int:
+    """Submit to a deployment of the domain's own flow.
+
+    A block is named to the flow, which takes its API key from it where it runs.
+
+    Raises:
+        BadInput: Options say something else of the target than the block that is named.
+    """
+    from cli.server import at_server
+    from cli.submit import submit_to
+    from deployments.security import INSECURE_TAG
+
+    domain = str(config["domain"])
+    said = {name for name in config["params"]["target"] if name != "endpoint"}
+    endpoint = set(config["params"]["target"].get("endpoint", {})) - {"wait_s"}
+    if options.server is not None and (said or endpoint):
+        raise BadInput(
+            "a deployment takes the whole target from the block",
+            where=Where(key="--target"),
+            expected="no other option that says what the target is",
+            hint=f"change the block {options.server!r}, or say the target by options alone",
+        )
+    name = options.deployment or domain
+    if "/" not in name:
+        name = f"{domain}/{name}"
+    if not name.startswith(f"{domain}/"):
+        raise BadInput(
+            f"{name} is no deployment of the flow `{domain}`",
+            where=Where(key="--deployment"),
+            expected=f"{domain}/NAME, or NAME alone",
+        )
+    resolved = _resolve(config, options)
+    parameters: dict[str, Any] = {"request": _request(domain, resolved.config.params)}
+    if options.server is not None:
+        parameters["server"] = options.server
+    if options.hypothesis is not None:
+        parameters["hypothesis"] = options.hypothesis
+    with at_server(options.home, insecure=options.insecure) as server:
+        return submit_to(
+            name,
+            parameters,
+            resolved,
+            because=options.because,
+            max_cost=options.max_cost,
+            tags=[INSECURE_TAG] if server.insecure else [],
+            detach=options.detach,
+            as_json=options.as_json,
+            on=options.on,
+        )
+
+
+def _request(domain: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the flow is asked: everything that isn't at its default."""
+    from domains.serving.request import accuracy_request, speed_request
+
+    read = accuracy_request if domain == "accuracy" else speed_request
+    return read(params).model_dump(mode="json", exclude_defaults=True)
 
 
 def show(domain: str, folder: RunFolder, as_json: bool) -> int:
@@ -118,6 +248,11 @@ def target_options(command: Command) -> Command:
         click.option(
             "--port", type=click.IntRange(1, 65535), metavar="PORT", help="Endpoint; default 30000."
         ),
+        click.option(
+            "--api-key-env",
+            metavar="NAME",
+            help="The variable that holds the endpoint's API key; default: it asks for none.",
+        ),
         click.option("--model", metavar="ID", help="Must be served; default: the first that is."),
         click.option("--model-path", metavar="PATH", help="For the report."),
         click.option("--repository", metavar="PATH", help="The engine's working copy there."),
@@ -147,6 +282,29 @@ def run_options(command: Command) -> Command:
         click.option("--hypothesis", metavar="TEXT", help="What is expected."),
         click.option("--because", metavar="TEXT", help="Go on in spite of the plan's challenges."),
         click.option("--detach", is_flag=True, help="Return at once with the run's id."),
+        click.option(
+            "--max-cost",
+            type=click.FloatRange(0),
+            metavar="USD",
+            help="Approve up to this cost beforehand; without it, what costs something is asked.",
+        ),
+        click.option(
+            "--deployment",
+            metavar="NAME",
+            help="Submit to this deployment of $PREFECT_API_URL, else of the local server, and"
+            " follow it. Default with PREFECT_API_URL: the verb's own.",
+        ),
+        click.option(
+            "--on",
+            default="",
+            metavar="HOST",
+            help="With a deployment: the host that it runs on. Default: any.",
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            help="Use a server that others reach and that isn't protected; a tag says so.",
+        ),
         home_option,
         json_option,
     )
@@ -166,7 +324,7 @@ TARGET_KEYS = (
 
 
 def target_params(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The `target` parameters that the options stand for.
+    """The `target` parameters that the options stand for; a block's come to them later.
 
     Raises:
         BadInput: None, or more than one, of --local, --host and --target says where the server is.
@@ -180,33 +338,19 @@ def target_params(values: Mapping[str, Any]) -> dict[str, Any]:
             where=Where(key="--host, --target, --local"),
             expected="--host HOST by SSH, --target NAME of a block, or --local for this machine",
         )
-    params = _block_params(values["block"]) if values["block"] else {}
+    params: dict[str, Any] = {}
     if values["host"]:
         names = ("host", "user", "key", "known_hosts")
         ssh = {name: values[name] for name in names if values[name] is not None}
         if values["ssh_port"] is not None:
             ssh["port"] = values["ssh_port"]
         params["ssh"] = ssh
-    endpoint = dict(params.get("endpoint", {}))
-    for name, option in (("host", "endpoint_host"), ("port", "port"), ("wait_s", "wait")):
-        if values[option] is not None:
-            endpoint[name] = values[option]
+    endpoint = _said(
+        values,
+        {"host": "endpoint_host", "port": "port", "wait_s": "wait", "key_env": "api_key_env"},
+    )
     said = {name: values[name] for name in TARGET_KEYS if values[name] is not None}
     return {**params, **said, **({"endpoint": endpoint} if endpoint else {})}
-
-
-def _block_params(name: str) -> dict[str, Any]:
-    from blocks.hosts import ModelServer
-    from blocks.named import load
-
-    block = load(ModelServer, name)
-    if block is None:
-        raise BadInput(
-            f"there is no model-server block named {name!r}",
-            where=Where(key="--target"),
-            hint="list them: prefect block ls; or say the target by options: --host",
-        )
-    return {key: value for key, value in block.params().items() if value is not None}
 
 
 def _said(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -367,4 +511,9 @@ def _options(values: Mapping[str, Any]) -> RunOptions:
         detach=values["detach"],
         home=values["home"],
         as_json=values["as_json"],
+        max_cost=values["max_cost"],
+        deployment=values["deployment"],
+        on=values["on"],
+        insecure=values["insecure"],
+        server=values["block"],
     )

@@ -77,17 +77,41 @@ def run_deployment(
     Returns:
         The exit code of `benchwright run`.
     """
+    return submit_to(
+        deployment if "/" in deployment else f"benchmark/{deployment}",
+        parameters_for(target, resolved, overrides, replicates),
+        resolved,
+        because=because,
+        max_cost=max_cost,
+        tags=tags,
+        detach=detach,
+        as_json=as_json,
+        on=on,
+    )
+
+
+def submit_to(
+    name: str,
+    parameters: Mapping[str, Any],
+    resolved: Resolved,
+    *,
+    because: str | None,
+    max_cost: float | None,
+    tags: list[str],
+    detach: bool,
+    as_json: bool,
+    on: str = "",
+) -> int:
+    """Submit parameters to a deployment, `FLOW/NAME`, and follow the run; see `run_deployment`."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
     from cli.consent import can_ask
     from cli.follow import Progress
 
-    name = deployment if "/" in deployment else f"benchmark/{deployment}"
     if max_cost is None and not can_ask():
         max_cost = 0.0  # nobody answers here: only what is free starts
-    parameters = parameters_for(target, resolved, overrides, replicates)
-    parameters |= {
+    parameters = dict(parameters) | {
         key: value
         for key, value in {
             "because": because,

@@ -8,6 +8,7 @@ Each is a run of its domain, with the benchmark flow's gates, record and report.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,8 @@ def accuracy(
     hypothesis: str | None = None,
     because: str | None = None,
     home: str | None = None,
+    max_cost_usd: float | None = None,
+    asked_by: str | None = None,
 ) -> State[Any]:
     """Score a served model on evaluation sets.
 
@@ -51,8 +54,11 @@ def accuracy(
         hypothesis: What is expected, in words.
         because: Reason to run in spite of the plan's challenges; kept in the record.
         home: Where records are kept; default `$BENCHMARK_HOME` of the worker.
+        max_cost_usd: Approved beforehand, in US dollars; without it, what costs something asks.
+        asked_by: Who asks for the run; with `max_cost_usd`, who approves it.
     """
-    return _run("accuracy", server, request, hypothesis, because, home)
+    consent = {"max_cost_usd": max_cost_usd, "asked_by": asked_by}
+    return _run("accuracy", server, request, hypothesis, because=because, home=home, **consent)
 
 
 @flow(
@@ -67,6 +73,8 @@ def speed(
     hypothesis: str | None = None,
     because: str | None = None,
     home: str | None = None,
+    max_cost_usd: float | None = None,
+    asked_by: str | None = None,
 ) -> State[Any]:
     """Load a served model at several points.
 
@@ -76,8 +84,11 @@ def speed(
         hypothesis: What is expected, in words.
         because: Reason to run in spite of the plan's challenges; kept in the record.
         home: Where records are kept; default `$BENCHMARK_HOME` of the worker.
+        max_cost_usd: Approved beforehand, in US dollars; without it, what costs something asks.
+        asked_by: Who asks for the run; with `max_cost_usd`, who approves it.
     """
-    return _run("speed", server, request, hypothesis, because, home)
+    consent = {"max_cost_usd": max_cost_usd, "asked_by": asked_by}
+    return _run("speed", server, request, hypothesis, because=because, home=home, **consent)
 
 
 def _run(
@@ -85,31 +96,30 @@ def _run(
     server: str | None,
     request: AccuracyRequest | SpeedRequest | None,
     hypothesis: str | None,
-    because: str | None,
-    home: str | None,
+    **how: Any,
 ) -> State[Any]:
     try:
-        config = serving_config(domain, server, request, hypothesis)
+        block = None if server is None else server_block(server)
     except BadInput as problem:
         return Failed(name="BadInput", message=str(problem)[:500])
-    state: State[Any] = benchmark.fn(config=config, because=because, home=home)
+    if block is not None:
+        # This process runs this one flow: the stages are handed the block's API key from here.
+        os.environ.update(block.environment())
+    config = serving_config(domain, block, request, hypothesis)
+    state: State[Any] = benchmark.fn(config=config, **how)
     return state
 
 
 def serving_config(
     domain: str,
-    server: str | None,
+    server: ModelServer | None,
     request: AccuracyRequest | SpeedRequest | None,
     hypothesis: str | None = None,
 ) -> BenchmarkConfig:
-    """The configuration of a served model's run.
-
-    Raises:
-        BadInput: There is no model-server block of that name.
-    """
+    """The configuration of a served model's run; its API key, where it has one, isn't in it."""
     params: dict[str, Any] = request.model_dump(mode="json", exclude_unset=True) if request else {}
     if server is not None:
-        params["target"] = over(params.get("target", {}), target_of(server))
+        params["target"] = over(params.get("target", {}), server.target())
     return BenchmarkConfig(domain=domain, params=params, hypothesis=hypothesis)
 
 
@@ -123,13 +133,13 @@ def over(asked: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, **block, "endpoint": {**asked.get("endpoint", {}), **block["endpoint"]}}
 
 
-def target_of(server: str) -> Mapping[str, Any]:
-    """The `target` parameters of a model-server block. Raises BadInput."""
-    block = load(ModelServer, server)
+def server_block(name: str) -> ModelServer:
+    """The model-server block of that name. Raises BadInput."""
+    block = load(ModelServer, name)
     if block is None:
         raise BadInput(
-            f"there is no model-server block named {server!r}",
+            f"there is no model-server block named {name!r}",
             where=Where(key="server"),
             hint="make one in Prefect's pages, under Blocks",
         )
-    return {name: value for name, value in block.params().items() if value is not None}
+    return block
