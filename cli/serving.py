@@ -22,6 +22,7 @@ from cli.output import print_json
 if TYPE_CHECKING:
     from benchwright.record.store import RunFolder
     from benchwright.spec.resolve import Resolved
+    from domains.serving.request import AccuracyRequest, SpeedRequest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -81,10 +82,13 @@ def start(config: Mapping[str, Any], options: RunOptions) -> int:
             hint="set PREFECT_API_URL, or name a --deployment",
         )
     from cli.run import print_detached, run_here
+    from domains.serving.key import key_of
 
     with _block_of(options) as target:
+        resolved = _resolve(_over_block(config, target), options)
+        key_of(_read(str(config["domain"]), resolved.config.params).target.endpoint)
         folder, code = run_here(
-            _resolve(_over_block(config, target), options),
+            resolved,
             open_home(options.home),
             because=options.because,
             max_cost=options.max_cost,
@@ -186,7 +190,8 @@ def _submit(config: Mapping[str, Any], options: RunOptions) -> int:
             expected=f"{domain}/NAME, or NAME alone",
         )
     resolved = _resolve(config, options)
-    parameters: dict[str, Any] = {"request": _request(domain, resolved.config.params)}
+    request = _read(domain, resolved.config.params)
+    parameters: dict[str, Any] = {"request": request.model_dump(mode="json", exclude_defaults=True)}
     if options.server is not None:
         parameters["server"] = options.server
     if options.hypothesis is not None:
@@ -205,12 +210,10 @@ def _submit(config: Mapping[str, Any], options: RunOptions) -> int:
         )
 
 
-def _request(domain: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the flow is asked: everything that isn't at its default."""
+def _read(domain: str, params: Mapping[str, Any]) -> AccuracyRequest | SpeedRequest:
     from domains.serving.request import accuracy_request, speed_request
 
-    read = accuracy_request if domain == "accuracy" else speed_request
-    return read(params).model_dump(mode="json", exclude_defaults=True)
+    return accuracy_request(params) if domain == "accuracy" else speed_request(params)
 
 
 def show(domain: str, folder: RunFolder, as_json: bool) -> int:

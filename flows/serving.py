@@ -21,7 +21,8 @@ from benchwright.errors import BadInput, Where
 from benchwright.spec.model import BenchmarkConfig
 from blocks.hosts import ModelServer
 from blocks.named import load
-from domains.serving.request import AccuracyRequest, SpeedRequest
+from domains.serving.key import key_of
+from domains.serving.request import AccuracyRequest, SpeedRequest, Target
 from flows.benchmark import benchmark
 from flows.submission import begun_id
 
@@ -100,12 +101,13 @@ def _run(
 ) -> State[Any]:
     try:
         block = None if server is None else server_block(server)
+        if block is not None:
+            # This process runs this one flow: the stages are handed the block's key from here.
+            os.environ.update(block.environment())
+        config = serving_config(domain, block, request, hypothesis)
+        key_of(Target.model_validate(config.params.get("target", {})).endpoint)
     except BadInput as problem:
         return Failed(name="BadInput", message=str(problem)[:500])
-    if block is not None:
-        # This process runs this one flow: the stages are handed the block's API key from here.
-        os.environ.update(block.environment())
-    config = serving_config(domain, block, request, hypothesis)
     state: State[Any] = benchmark.fn(config=config, **how)
     return state
 

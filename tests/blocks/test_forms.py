@@ -16,6 +16,7 @@ from blocks.credentials import (
     HuggingFaceCredentials,
     ModalCredentials,
 )
+from blocks.hosts import ModelServer
 from blocks.notification import notify
 from blocks.policy import CostPolicyBlock, cost_policy, resources_policy
 from blocks.store import ResultsStore
@@ -47,6 +48,7 @@ def test_every_field_is_titled_and_described(kind: type) -> None:
             GpuProvider(provider="beam", beam=BeamCredentials(token=SecretStr(SECRET))),
             {"BEAM_TOKEN"},
         ),
+        (ModelServer(api_key=SecretStr(SECRET)), {"BENCHWRIGHT_ENDPOINT_KEY"}),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from blocks.hosts import ModelServer
 from blocks.ssh import SshHostBlock
@@ -29,6 +29,15 @@ def test_a_model_server_block_fills_the_target_of_both_domains() -> None:
         assert target.ssh == SshTarget(host="tpu-1")
         assert target.endpoint.port == 31000
         assert (target.model, target.tpu_type, target.chips) == ("org/m", "v6e", 4)
+
+
+def test_a_key_is_named_in_the_parameters_and_never_said() -> None:
+    block = ModelServer(api_key=SecretStr("planted-3b1c"))
+    request = accuracy_request({"target": block.params()})
+    assert request.target.endpoint.key_env in block.environment()
+    assert "planted" not in repr(block.params())
+    assert ModelServer().params()["endpoint"].get("key_env") is None
+    assert ModelServer().environment() == {}
 
 
 def test_a_model_server_without_a_host_is_on_this_machine() -> None:

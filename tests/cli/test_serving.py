@@ -87,6 +87,7 @@ def test_rates_alone_are_an_open_loop_only(asked: Asked) -> None:
         ("accuracy --local --host h", "more than one option says where the server is"),
         ("speed --local --batch-sizes two", "'two' is no list of numbers"),
         ("accuracy --local -g top_p", "'top_p' is no KEY=VALUE"),
+        ("speed --local --max-cost=-1", "-1.0 is not in the range"),
     ],
 )
 def test_what_can_not_be_understood_is_refused_in_words(
@@ -112,3 +113,64 @@ def test_help_has_examples_and_exit_codes(capsys: pytest.CaptureFixture[str], ve
     text = capsys.readouterr().out
     assert f"benchwright {verb} --host tpu-1" in text
     assert "Exit codes" in text
+
+
+def test_the_run_itself_is_told_what_run_is_told(asked: Asked) -> None:
+    words = (
+        "--local --deployment night --on lab --insecure --max-cost 2.5 --detach --because go"
+        " --hypothesis same"
+    )
+    for verb in ("accuracy", "speed"):
+        assert call([verb, *words.split()]) == 0
+    for _, options in asked:
+        assert options == serving.RunOptions(
+            hypothesis="same",
+            because="go",
+            detach=True,
+            max_cost=2.5,
+            deployment="night",
+            on="lab",
+            insecure=True,
+        )
+
+
+def test_the_variable_of_a_key_is_a_parameter_and_its_value_is_not(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_KEY", "sk-planted-90d1")
+    assert call(["accuracy", "--local", "--api-key-env", "LAB_KEY"]) == 0
+    ((config, options),) = asked
+    assert config["params"]["target"] == {"endpoint": {"key_env": "LAB_KEY"}}
+    assert "sk-planted" not in repr((config, options))
+
+
+def test_a_key_whose_variable_is_not_set_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["speed", "--local", "--api-key-env", "NOWHERE_SET", "--home", str(tmp_path / "home")]
+    assert call(words) == 2
+    said = capsys.readouterr().err
+    assert "NOWHERE_SET" in said
+    assert "isn't set" in said
+    assert not (tmp_path / "home" / "runs").exists()
+
+
+def test_a_host_is_named_for_a_deployment_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert call(["accuracy", "--local", "--on", "lab"]) == 2
+    assert "no server is named that knows a host 'lab'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", [["--port", "8000"], ["--model", "org/m"]])
+def test_a_deployment_takes_the_whole_target_from_a_block(
+    capsys: pytest.CaptureFixture[str], flag: list[str]
+) -> None:
+    assert call(["accuracy", "--target", "lab", "--deployment", "accuracy", *flag]) == 2
+    assert "takes the whole target from the block" in capsys.readouterr().err
+
+
+def test_another_flows_deployment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["accuracy", "--local", "--deployment", "benchmark/benchmark"]) == 2
+    assert "expected: accuracy/NAME" in capsys.readouterr().err
