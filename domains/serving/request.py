@@ -221,7 +221,7 @@ class AccuracyRequest(Record):
     target: Target = Target()
     """What is measured."""
     evaluate: EvaluateOptions = EvaluateOptions()
-    """How the evaluation runs."""
+    """The evaluation sets, and how they are run."""
     generation: dict[str, Any] = {"max_tokens": 4096, "temperature": 0.0}
     """What is sent with each request, such as `temperature`."""
     limits: Limits = Limits()
