@@ -1,13 +1,14 @@
 """What an accuracy run costs beside the bare `evalscope eval` of the same command.
 
 `benchwright accuracy` (probe, data, job, validation, report, record, on a running local server) and
-the bare evaluator, interleaved in random order, against a server that takes a fixed time for each
+the bare evaluator, one right after the other in random order, against a server that takes a fixed time for each
 answer: so the evaluation takes as long on both sides, and what is left is ours. Two lengths tell
-the fixed part from the part that grows. A first run of either side is left out.
+the fixed part from the part that grows, each by the median of its pairs. A first run of either side
+is left out.
 
     BENCHWRIGHT_SHARED=... python benchmarks/accuracy.py --rounds 5
 
-A round takes about four minutes. `--lock FILE` holds that file's lock for each run, so that others
+A round takes about three minutes. `--lock FILE` holds that file's lock for each pair, so that others
 wait who share the machine; `--add` keeps the rounds that were measured before on the same machine.
 
 Asked for: at most 3 % of a ten-minute run, plus 10 seconds.
@@ -43,8 +44,8 @@ MODEL = "org/standin"
 ANSWER_S = 4.0
 """Seconds for each answer; with 16 in flight."""
 
-LENGTHS = (48, 320)
-"""Items of a short and a long evaluation: 3 and 20 waves of answers."""
+LENGTHS = (48, 192)
+"""Items of a short and a long evaluation: 3 and 12 waves of answers."""
 
 CALM_S = 2.0
 """Between getting the lock and the start: whoever had it has just ended."""
@@ -143,14 +144,13 @@ def main() -> None:
             with server(data / "test.jsonl") as port:
                 for side in SIDES:
                     timed(command_of(side, tool, port, data, 1, folder / "first"), env)
-                rounds = range(options.rounds)
-                jobs = [(n, side, length) for n in rounds for side in SIDES for length in LENGTHS]
-                draw.shuffle(jobs)
-                for number, side, length in jobs:
-                    output = folder / "work" / f"{number}-{length}"
-                    command = command_of(side, tool, port, data, length, output)
-                    with alone(options.lock):
-                        spent[side][length].append(timed(command, env))
+                for number in range(options.rounds):
+                    for length in draw.sample(LENGTHS, len(LENGTHS)):
+                        with alone(options.lock):
+                            for side in draw.sample(SIDES, len(SIDES)):
+                                output = folder / "work" / f"{number}-{length}"
+                                command = command_of(side, tool, port, data, length, output)
+                                spent[side][length].append(timed(command, env))
         finally:
             subprocess.run([OURS, "down"], env=env, check=True)
     report(spent)
@@ -182,22 +182,23 @@ def command_of(
 
 def report(spent: Spent) -> None:
     rounds = len(spent["evalscope"][LENGTHS[0]])
-    medians = {
-        side: {length: statistics.median(values) for length, values in lengths.items()}
-        for side, lengths in spent.items()
+    bare = {length: statistics.median(spent["evalscope"][length]) for length in LENGTHS}
+    over = {
+        length: statistics.median(
+            ours - alone
+            for ours, alone in zip(
+                spent["benchwright"][length], spent["evalscope"][length], strict=True
+            )
+        )
+        for length in LENGTHS
     }
-    bare, ours = medians["evalscope"], medians["benchwright"]
-    over = {length: ours[length] - bare[length] for length in LENGTHS}
     short, long = LENGTHS
     growth = max((over[long] - over[short]) / (bare[long] - bare[short]), 0.0)
     fixed = max(over[short] - growth * bare[short], 0.0)
     at_ten_minutes = fixed + growth * 600
-    print(f"{rounds} rounds, interleaved; median seconds")
+    print(f"{rounds} rounds of pairs; median seconds")
     for length in LENGTHS:
-        print(
-            f"{length:>4} items: evalscope {bare[length]:.1f}, benchwright {ours[length]:.1f},"
-            f" overhead {over[length]:.1f}"
-        )
+        print(f"{length:>4} items: evalscope {bare[length]:.1f}, overhead {over[length]:.1f}")
     print(
         f"fixed {fixed:.1f} s and {100 * growth:.1f} % of the run: {at_ten_minutes:.1f} s on ten"
         f" minutes; asked for: at most {LIMIT_S:.0f} s"

@@ -421,8 +421,15 @@ def _versions(found: dict[str, Any]) -> dict[str, str]:
 
 def _model_path(process: ServerProcess | None, seen: dict[str, Any], target: Target) -> str:
     args = process.args if process else ()
-    from_args = argument_of(args, "--model-path", "--model", "-m", "--model_path")
-    return from_args or str(seen["engine_says"].get("model_path") or target.model_path or UNKNOWN)
+    # `python -m MODULE` names no model: -m does for llama.cpp's own program alone.
+    names = ["--model-path", "--model_path", "--model"]
+    names += ["-m"] if args and "llama-server" in args[0] else []
+    found = [argument_of(args, name) for name in names]
+    if "serve" in args:  # vllm serve MODEL
+        found.append(argument_of(args, "serve"))
+    return next(filter(None, found), "") or str(
+        seen["engine_says"].get("model_path") or target.model_path or UNKNOWN
+    )
 
 
 def _hardware(seen: dict[str, Any], target: Target) -> dict[str, str]:

@@ -17,6 +17,7 @@ from benchwright.errors import StageFailed
 from domains.serving import evalscope
 from domains.serving.host import LocalHost
 from domains.serving.request import EVALSCOPE_VERSION
+from tests.domains.serving import serving_parts as parts
 from tests.domains.serving.sshd import Sshd, running_sshd
 from tests.support import require, shared_folder
 
@@ -62,6 +63,14 @@ def evalscope_dir() -> Iterator[Path]:
     yield folder
     if not kept:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A stand-in that is started now asks for a key; the variable of this process that has it."""
+    monkeypatch.setenv("STANDIN_KEY", parts.SECRET)
+    monkeypatch.setenv("LAB_KEY", parts.SECRET)
+    return "LAB_KEY"
 
 
 @pytest.fixture(scope="session")

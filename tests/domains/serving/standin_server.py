@@ -10,6 +10,7 @@ Faults, several at once:
   500:K, 400:K      every K-th completion answers 500, or 400
   empty:K, cut:K    every K-th answer is empty, or is cut at max_tokens
   drop:K            every K-th connection is closed without an answer
+  half:K            every K-th answer breaks off in its middle, with the connection
   slow:S            every completion takes S seconds
   other:NAME        completions come under another model's name
   swap:N:NAME       from the N-th completion on NAME is served
@@ -24,6 +25,7 @@ import hashlib
 import json
 import os
 import re
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -83,6 +85,7 @@ class Model:
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     model: Model
+    breaks_off = False
 
     def log_message(self, *_):
         pass
@@ -93,7 +96,11 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        self.wfile.write(data)
+        if self.breaks_off:
+            self.wfile.write(data[: len(data) // 2])
+            self.close_connection = True
+            return self.connection.shutdown(socket.SHUT_RDWR)
+        return self.wfile.write(data)
 
     def may_enter(self):
         key = self.model.key
@@ -149,6 +156,7 @@ class Handler(BaseHTTPRequestHandler):
             text = ""
         if model.every("cut", number):
             text, finish = text[: len(text) // 2], "length"
+        self.breaks_off = model.every("half", number)
         name = faults.get("other") or model.served.split(",")[0]
         if request.get("stream"):
             return self.stream(name, text, finish)
@@ -162,6 +170,9 @@ class Handler(BaseHTTPRequestHandler):
         words = text.split(" ")
         for index, word in enumerate(words):
             last = index == len(words) - 1
+            if self.breaks_off and index > len(words) // 2:
+                self.close_connection = True
+                return self.connection.shutdown(socket.SHUT_RDWR)
             delta = {"role": "assistant", "content": word if last else word + " "}
             choice = {"index": 0, "delta": delta, "finish_reason": finish if last else None}
             self.event(
@@ -191,7 +202,7 @@ class Handler(BaseHTTPRequestHandler):
         )
         self.wfile.write(b"data: [DONE]\n\n")
         self.close_connection = True
-        return
+        return None
 
     def generate(self, tokens):
         """The stream of SGLang's own page: the whole text so far, with its number of tokens."""

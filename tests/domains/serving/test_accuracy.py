@@ -113,7 +113,7 @@ def test_a_server_that_answers_503_to_every_request_has_no_score(
     assert result.measurement is None
 
 
-@pytest.mark.parametrize("fault", ["500:4", "400:4", "drop:4"])
+@pytest.mark.parametrize("fault", ["500:4", "400:4", "drop:4", "half:4"])
 def test_errors_for_some_leave_a_partial_run_that_counts_them(
     tmp_path: Path, answers: Path, fault: str
 ) -> None:
@@ -231,6 +231,18 @@ def test_a_work_directory_with_an_old_report_is_refused(tmp_path: Path, answers:
     (old / "reports").mkdir(parents=True)
     with parts.standin(answers=answers) as server, pytest.raises(BadInput, match="reports"):
         run(server.port, tmp_path, evaluate__work_dir=str(old))
+
+
+def test_a_report_that_is_older_than_the_run_is_an_older_runs(
+    tmp_path: Path, answers: Path
+) -> None:
+    tool = parts.fake_tool(tmp_path / "stale", kind="stale")
+    with parts.standin(answers=answers) as server:
+        result = run(server.port, tmp_path, evaluate__evalscope=tool)
+    assert result.state is State.FAILED
+    assert failed_checks(result) == {"report is fresh"}
+    assert "was written at 1970-01-01T00:00:01Z, before this run started at" in notes(result)
+    assert result.measurement is None
 
 
 def test_two_organisations_with_one_model_name_are_two_models() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from benchwright import BadInput, BenchmarkConfig
 from domains.serving.accuracy_domain import AccuracyDomain
-from domains.serving.key import KEY_VARIABLE, hide, hide_in_files, key_of
+from domains.serving.key import hide, hide_in_files, key_of
 from domains.serving.request import Endpoint
 from domains.serving.runner import run_accuracy
 from domains.serving.speed_domain import SpeedDomain
@@ -20,30 +20,12 @@ from domains.serving.validate import State
 from tests.domains.serving import serving_parts as parts
 from tests.domains.serving.sshd import Sshd
 
-SECRET = "sk-planted-7d20c4e1"
 VARIABLE = "LAB_KEY"
 
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Path:
     return parts.write_gsm8k(tmp_path / "gsm8k") / "test.jsonl"
-
-
-@pytest.fixture
-def locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in that is started now wants the key; this process has it in a variable."""
-    monkeypatch.setenv("STANDIN_KEY", SECRET)
-    monkeypatch.setenv(VARIABLE, SECRET)
-
-
-def holding(*folders: Path) -> list[Path]:
-    """Files that hold the key."""
-    return [
-        path
-        for folder in folders
-        for path in folder.rglob("*")
-        if path.is_file() and SECRET.encode() in path.read_bytes()
-    ]
 
 
 class Watch:
@@ -72,11 +54,11 @@ class Watch:
                 except OSError:
                     continue
                 self.seen.add(line)
-                if SECRET in line:
+                if parts.SECRET in line:
                     self.leaks.add(line)
             for folder in self.folders:
                 try:
-                    self.leaks |= {str(path) for path in holding(folder)}
+                    self.leaks |= {str(path) for path in parts.holding(folder)}
                 except OSError:
                     continue
             time.sleep(0.05)
@@ -91,7 +73,7 @@ def said(folder: Path) -> str:
 
 @pytest.mark.parametrize("evaluator", ["evalscope", "run_eval"])
 def test_an_evaluation_hands_the_key_over_and_leaves_it_nowhere(
-    tmp_path: Path, answers: Path, locked: None, evaluator: str
+    tmp_path: Path, answers: Path, locked: str, evaluator: str
 ) -> None:
     with parts.standin("slow:0.3", answers=answers) as server:
         asked = parts.request(
@@ -105,11 +87,11 @@ def test_an_evaluation_hands_the_key_over_and_leaves_it_nowhere(
     assert result.state is State.SUCCESS, result.validation.notes
     assert watch.saw("run_eval.py" if evaluator == "run_eval" else "with_key.py")
     assert watch.leaks == set()
-    assert holding(tmp_path) == []
-    assert SECRET not in result.model_dump_json()
+    assert parts.holding(tmp_path) == []
+    assert parts.SECRET not in result.model_dump_json()
 
 
-def test_a_load_hands_the_key_over_and_leaves_it_nowhere(tmp_path: Path, locked: None) -> None:
+def test_a_load_hands_the_key_over_and_leaves_it_nowhere(tmp_path: Path, locked: str) -> None:
     with parts.standin() as server:
         asked = parts.speed(server.port, tmp_path, target__endpoint__key_env=VARIABLE)
         with Watch(tmp_path) as watch:
@@ -117,16 +99,16 @@ def test_a_load_hands_the_key_over_and_leaves_it_nowhere(tmp_path: Path, locked:
     assert result.state is State.SUCCESS, result.validation.notes
     assert watch.saw("with_key.py")
     assert watch.leaks == set()
-    assert holding(tmp_path) == []
-    assert SECRET not in result.model_dump_json()
+    assert parts.holding(tmp_path) == []
+    assert parts.SECRET not in result.model_dump_json()
 
 
 @pytest.mark.real
 def test_over_ssh_the_key_is_in_no_file_and_no_argument_of_the_host(
-    tmp_path: Path, answers: Path, locked: None, sshd: Sshd
+    tmp_path: Path, answers: Path, locked: str, sshd: Sshd
 ) -> None:
     # A key of the host's user is for another service, and must not go to this one.
-    (sshd.home / ".bash_profile").write_text(f"export OPENAI_API_KEY=other {KEY_VARIABLE}_=x\n")
+    (sshd.home / ".bash_profile").write_text("export OPENAI_API_KEY=another-service\n")
     try:
         with parts.standin("slow:0.3", answers=answers) as server:
             asked = parts.request(
@@ -143,7 +125,7 @@ def test_over_ssh_the_key_is_in_no_file_and_no_argument_of_the_host(
         (sshd.home / ".bash_profile").unlink()
     assert result.state is State.SUCCESS, result.validation.notes
     assert watch.leaks == set()
-    assert holding(sshd.home, tmp_path) == []
+    assert parts.holding(sshd.home, tmp_path) == []
     script = next((sshd.home / "locked work").rglob("command.sh"))
     assert script.stat().st_mode & 0o777 == 0o600
 
@@ -156,7 +138,7 @@ def test_over_ssh_the_key_is_in_no_file_and_no_argument_of_the_host(
     ],
 )
 def test_without_the_right_key_nothing_is_evaluated_and_the_reason_is_said(
-    tmp_path: Path, locked: None, monkeypatch: pytest.MonkeyPatch, key: str | None, words: str
+    tmp_path: Path, locked: str, monkeypatch: pytest.MonkeyPatch, key: str | None, words: str
 ) -> None:
     with parts.standin() as server:
         changes: dict[str, object] = {}
@@ -171,25 +153,25 @@ def test_without_the_right_key_nothing_is_evaluated_and_the_reason_is_said(
 
 
 def test_a_key_in_the_servers_own_arguments_is_not_repeated(
-    tmp_path: Path, answers: Path, locked: None
+    tmp_path: Path, answers: Path, locked: str
 ) -> None:
-    with parts.standin(answers=answers, args=("--api-key", SECRET)) as server:
+    with parts.standin(answers=answers, args=("--api-key", parts.SECRET)) as server:
         asked = parts.request(server.port, tmp_path, target__endpoint__key_env=VARIABLE)
         result = run_accuracy(asked, tmp_path / "run")
     assert result.state is State.SUCCESS
     assert "--api-key '***'" in said(tmp_path / "run" / "accuracy")
-    assert holding(tmp_path) == []
+    assert parts.holding(tmp_path) == []
 
 
 def test_what_an_evaluator_printed_of_the_key_is_starred_when_it_is_fetched(
     tmp_path: Path,
 ) -> None:
     log, table = tmp_path / "job.log", tmp_path / "data.db"
-    log.write_text(f"sent Bearer {SECRET}\n")
-    table.write_bytes(b"\x00\x01" + SECRET.encode() + b"\xff")
+    log.write_text(f"sent Bearer {parts.SECRET}\n")
+    table.write_bytes(b"\x00\x01" + parts.SECRET.encode() + b"\xff")
     os.utime(log, (5, 5))
-    hide_in_files(tmp_path, SECRET)
-    stars = "*" * len(SECRET)
+    hide_in_files(tmp_path, parts.SECRET)
+    stars = "*" * len(parts.SECRET)
     assert log.read_text() == f"sent Bearer {stars}\n"
     assert table.read_bytes() == b"\x00\x01" + stars.encode() + b"\xff"
     assert log.stat().st_mtime == 5
@@ -211,8 +193,8 @@ def test_a_variable_that_holds_no_key_is_refused_without_saying_what_it_holds(
 
 def test_a_key_given_in_the_place_of_a_name_is_refused_and_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no name of an environment variable") as refused:
-        parts.request(1, tmp_path, target__endpoint__key_env=SECRET)
-    assert SECRET not in str(refused.value)
+        parts.request(1, tmp_path, target__endpoint__key_env=parts.SECRET)
+    assert parts.SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize("domain", [AccuracyDomain(), SpeedDomain()])

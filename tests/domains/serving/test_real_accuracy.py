@@ -30,12 +30,14 @@ def request(port: int, tmp: Path, tools: Path, **changes: object) -> AccuracyReq
 
 
 def test_evalscope_counts_failed_samples_and_leaves_them_out_of_the_score(
-    tmp_path: Path, evalscope_dir: Path
+    tmp_path: Path, evalscope_dir: Path, locked: str
 ) -> None:
     answers = shared_folder(*GSM8K) / "test.jsonl"
     # Three requests for each try of a sample: a share of them fails for good.
     with parts.standin("400:3", answers=answers, args=("--skill", "0.6")) as server:
-        result = run_accuracy(request(server.port, tmp_path, evalscope_dir), tmp_path / "run")
+        asked = request(server.port, tmp_path, evalscope_dir, target__endpoint__key_env=locked)
+        result = run_accuracy(asked, tmp_path / "run")
+    assert parts.holding(tmp_path) == []
     assert result.state is State.PARTIAL, result.validation.notes
     assert result.evaluation is not None
     (found,) = result.evaluation.datasets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,8 @@ from tests.domains.serving.sshd import Sshd
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def request(port: int, tmp: Path, tools: Path, sshd: Sshd, **changes: object) -> SpeedRequest:
-    values: dict[str, object] = {
+def request(port: int, tmp: Path, tools: Path, sshd: Sshd, **changes: Any) -> SpeedRequest:
+    values: dict[str, Any] = {
         "load__evalscope": None,
         "load__tool_dir": str(tools),
         "load__replicates": 1,
@@ -66,13 +67,20 @@ def test_a_real_model_gives_a_speed_report_over_closed_and_open_loops(
 
 
 def test_requests_that_the_real_load_program_sees_fail_are_counted(
-    tmp_path: Path, evalscope_dir: Path, sshd: Sshd
+    tmp_path: Path, evalscope_dir: Path, sshd: Sshd, locked: str
 ) -> None:
     with parts.standin("500:3") as server:
         asked = request(
-            server.port, tmp_path, evalscope_dir, sshd, load__batch_sizes=[3], load__warmup=0
+            server.port,
+            tmp_path,
+            evalscope_dir,
+            sshd,
+            load__batch_sizes=[3],
+            load__warmup=0,
+            target__endpoint__key_env=locked,
         )
         result = run_speed(asked, tmp_path / "run")
+    assert parts.holding(tmp_path, sshd.home) == []
     (summary,) = result.validation.summaries
     assert result.state is State.PARTIAL, result.validation.notes
     assert summary.sent == 9

@@ -206,6 +206,14 @@ def test_a_server_that_dies_half_way_fails_the_run_and_the_rest_is_not_waited_fo
     assert result.measurements == ()
 
 
+def test_a_model_swapped_under_the_load_fails_the_run(tmp_path: Path) -> None:
+    with parts.standin("swap:20:org/newer") as server:
+        result = run_speed(parts.speed(server.port, tmp_path), tmp_path / "run")
+    assert result.state is State.FAILED
+    assert "served 'org/standin' at the start and 'org/newer' at the end" in notes(result)
+    assert result.measurements == ()
+
+
 def test_a_replicate_that_hangs_meets_its_deadline_and_the_others_go_on(tmp_path: Path) -> None:
     with parts.standin("slow:30") as server:
         asked = parts.speed(
