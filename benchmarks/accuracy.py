@@ -1,15 +1,16 @@
 """What an accuracy run costs beside the bare `evalscope eval` of the same command.
 
 `benchwright accuracy` (probe, data, job, validation, report, record, on a running local server) and
-the bare evaluator, one right after the other in random order, against a server that takes a fixed time for each
-answer: so the evaluation takes as long on both sides, and what is left is ours. Two lengths tell
-the fixed part from the part that grows, each by the median of its pairs. A first run of either side
-is left out.
+the bare evaluator, one right after the other in random order, against a server that takes a fixed
+time for each answer: so the evaluation takes as long on both sides, and what is left is ours. Two
+lengths tell the fixed part from the part that grows, each by the median of its pairs. A first run
+of either side is left out.
 
     BENCHWRIGHT_SHARED=... python benchmarks/accuracy.py --rounds 5
 
-A round takes about three minutes. `--lock FILE` holds that file's lock for each pair, so that others
-wait who share the machine; `--add` keeps the rounds that were measured before on the same machine.
+A round takes about three minutes. `--lock FILE` holds that file's lock for each pair, so that
+others wait who share the machine; `--add` keeps the rounds that were measured before on the same
+machine.
 
 Asked for: at most 3 % of a ten-minute run, plus 10 seconds.
 """
@@ -185,8 +186,8 @@ def report(spent: Spent) -> None:
     bare = {length: statistics.median(spent["evalscope"][length]) for length in LENGTHS}
     over = {
         length: statistics.median(
-            ours - alone
-            for ours, alone in zip(
+            ours - bare_s
+            for ours, bare_s in zip(
                 spent["benchwright"][length], spent["evalscope"][length], strict=True
             )
         )
