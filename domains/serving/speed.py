@@ -269,22 +269,30 @@ PREFIX_HITS = 0.05
 """Above this share of cached prompt tokens, prefill is measured on less work than was sent."""
 
 
-def _load_notes(request: SpeedRequest, before: Probe, summaries: tuple[Summary, ...]) -> list[str]:
-    notes = []
+def _prefix_hits(summaries: tuple[Summary, ...]) -> dict[str, list[str]]:
+    """The points whose share of cached prompt tokens is worth a note, by that share."""
+    found: dict[str, list[str]] = {}
     for summary in summaries:
         hits = summary.cache_hit_share
         if hits is not None and hits > PREFIX_HITS:
-            notes.append(
-                f"{summary.point.label}: {hits:.1%} of the prompt tokens came from the prefix"
-                " cache: prefill did less work than the input length says"
-            )
-        asked = request.load.output_tokens
+            found.setdefault(f"{hits:.1%}", []).append(summary.point.label)
+    return found
+
+
+def _load_notes(request: SpeedRequest, before: Probe, summaries: tuple[Summary, ...]) -> list[str]:
+    notes = [
+        f"{', '.join(labels)}: {share} of the prompt tokens came from the prefix cache: prefill did"
+        " less work than the input length says"
+        for share, labels in _prefix_hits(summaries).items()
+    ]
+    asked = request.load.output_tokens
+    for summary in summaries:
         if summary.means is not None and summary.means.requests_per_s:
             seen = summary.means.output_tok_s / summary.means.requests_per_s
             if request.load.ignore_eos and abs(seen - asked) > 0.05 * asked:
                 notes.append(
                     f"{summary.point.label}: answers had {seen:.1f} tokens on average, and {asked}"
-                    " were asked for: the server doesn't hold to ignore_eos"
+                    " were asked for: the server doesn't hold to ignore_eos, or answers broke off"
                 )
     limit = argument_of(
         before.process.args if before.process else (), "--max-running-requests", "--max-num-seqs"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from domains.serving.load_results import P99_REQUESTS, Summary
+from domains.serving.load_results import INTERVAL_UNITS, P99_REQUESTS, Summary
 from domains.serving.probe import UNKNOWN, Probe
 from domains.serving.report import fence, row, status_lines, unique
 from domains.serving.request import LoadOptions, SpeedRequest
@@ -32,7 +32,7 @@ COLUMNS = (
 OPEN_COLUMNS = ("Request rate (req/s)", *COLUMNS[1:])
 
 NOT_CARRIED = "n/a"
-"""A percentile that too few requests stand behind."""
+"""A percentile that too few requests stand behind, or an interval of too few replicates."""
 
 
 def summary_csv(summaries: Sequence[Summary], loop: str) -> str:
@@ -123,14 +123,18 @@ def _words(load: LoadOptions) -> bool:
 def _shape(load: LoadOptions) -> str:
     shape = (
         f"{load.input_tokens} input {'words' if _words(load) else 'tokens'},"
-        f" {load.output_tokens} output tokens; {load.replicates} replicates of each point after"
-        f" {load.warmup} warm-up, in random order (seed {load.seed})"
+        f" {load.output_tokens} output tokens; {_times(load.replicates, 'replicate')} of each"
+        f" point after {_times(load.warmup, 'warm-up')}, in random order (seed {load.seed})"
     )
     if load.closed_loop:
         shape += f"; closed loop: {load.requests_per_slot} requests for each one in flight"
     if load.rates:
         shape += f"; open loop: {load.requests_per_rate} requests at each rate"
     return shape
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count <= 1 else 's'}"
 
 
 def _hit_rate(summaries: Sequence[Summary]) -> str:
@@ -191,6 +195,11 @@ def _tables(summaries: Sequence[Summary]) -> list[str]:
         for summary in summaries
     ]
     lines.append("")
+    if any(s.replicates < INTERVAL_UNITS for s in summaries):
+        lines += [
+            f"An interval stands only where at least {INTERVAL_UNITS} replicates carry it.",
+            "",
+        ]
     fewer = [s for s in summaries if s.means is not None and s.p99_itl_ms is None]
     if fewer:
         lines += [
@@ -204,7 +213,7 @@ def _tables(summaries: Sequence[Summary]) -> list[str]:
 
 def _interval(summary: Summary, name: str) -> str:
     if name not in summary.intervals:
-        return UNKNOWN
+        return NOT_CARRIED
     low, high = summary.intervals[name]
     return f"{low:.1f} to {high:.1f}"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from domains.serving.probe import Probe, utc
-from domains.serving.request import AccuracyRequest, Record
+from domains.serving.request import AccuracyRequest, Limits, Record
 from domains.serving.results import DatasetResult, Evaluation
 
 
@@ -92,7 +92,7 @@ def validate(
     else:
         state = State.SUCCESS
     return Validation(
-        state=state, datasets=verdicts, notes=tuple(_notes(before, evaluation, verdicts))
+        state=state, datasets=verdicts, notes=tuple(_notes(request, before, evaluation, verdicts))
     )
 
 
@@ -271,17 +271,39 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names) or "no model"
 
 
+def _changed_limits(limits: Limits) -> Iterable[str]:
+    """A success under other limits than the usual ones is another success."""
+    usual = Limits()
+    for what, asked, default in (
+        ("empty", limits.empty_share, usual.empty_share),
+        ("truncated", limits.truncated_share, usual.truncated_share),
+    ):
+        if asked != default:
+            yield (
+                f"{what} answers: up to {asked:.0%} were allowed for this run; the usual limit is"
+                f" {default:.0%}"
+            )
+
+
 def _notes(
-    before: Probe, evaluation: Evaluation, verdicts: Iterable[DatasetVerdict]
+    request: AccuracyRequest,
+    before: Probe,
+    evaluation: Evaluation,
+    verdicts: Iterable[DatasetVerdict],
 ) -> Iterable[str]:
     yield from before.failures
     yield from evaluation.failures
+    said: dict[str, list[str]] = {}
     for verdict in verdicts:
         for check in verdict.checks:
             if check.passed is False:
-                yield f"{verdict.name}: {check.reason}"
+                said.setdefault(check.reason, []).append(verdict.name)
             elif check.passed is None and check.reason:
-                yield f"{verdict.name}: {check.name} can't be told: {check.reason}"
+                reason = f"{check.name} can't be told: {check.reason}"
+                said.setdefault(reason, []).append(verdict.name)
+    for reason, names in said.items():
+        yield f"{', '.join(names)}: {reason}"
+    yield from _changed_limits(request.limits)
     yield from evaluation.notes
     for result in evaluation.datasets:
         for note in result.notes:

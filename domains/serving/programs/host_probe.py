@@ -320,17 +320,30 @@ def interpreter(process):
     return process["exe"] if "python" in os.path.basename(process["exe"]) else ""
 
 
-def versions(python, problems):
-    """Versions of the packages in the environment of that Python."""
+def versions(python, problems, user=""):
+    """Versions of the packages in the environment of that Python.
+
+    An environment that this user can't read is asked as the server's own user, where sudo asks for
+    no password.
+    """
     if not python:
         problems["versions"] = "the server's Python can't be told"
         return {}
-    code, out, err = command_output([python, "-c", VERSIONS_PROGRAM] + PACKAGES, cwd="/")
-    try:
-        return json.loads(out.splitlines()[-1])
-    except (ValueError, IndexError):
-        problems["versions"] = "%s: %s" % (python, (err.strip() or "exit code %s" % code)[-300:])
-        return {}
+    command = [python, "-c", VERSIONS_PROGRAM] + PACKAGES
+    commands = [command]
+    if user and user != getpass.getuser() and shutil.which("sudo"):
+        commands.append(["sudo", "-n", "-u", user, "--"] + command)
+    for each in commands:
+        code, out, err = command_output(each, cwd="/")
+        try:
+            found = json.loads(out.splitlines()[-1])
+        except (ValueError, IndexError):
+            reason = (err.strip() or "exit code %s" % code)[-300:]
+            problems.setdefault("versions", "%s: %s" % (python, reason))
+            continue
+        problems.pop("versions", None)
+        return found
+    return {}
 
 
 def repository(path, problems):
@@ -481,7 +494,9 @@ def probe(request):
     seen["process"] = process
     if not request.get("light"):
         found = versions(
-            request.get("python") or (interpreter(process) if process else ""), problems
+            request.get("python") or (interpreter(process) if process else ""),
+            problems,
+            process["user"] if process else "",
         )
         seen["versions"] = found
         said = engine_says(host, port)

@@ -66,6 +66,17 @@ def evalscope_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
+def sudo(sshd: Sshd) -> Iterator[None]:
+    """The user behind sshd may do anything, as on most hosts that models are tried on."""
+    require(os.geteuid() == 0 and shutil.which("sudo") is not None, "needs root, and sudo")
+    rule = Path("/etc/sudoers.d") / sshd.user
+    rule.write_text(f"{sshd.user} ALL=(ALL) NOPASSWD: ALL\n")
+    rule.chmod(0o440)
+    yield
+    rule.unlink()
+
+
+@pytest.fixture
 def locked(monkeypatch: pytest.MonkeyPatch) -> str:
     """A stand-in that is started now asks for a key; the variable of this process that has it."""
     monkeypatch.setenv("STANDIN_KEY", parts.SECRET)

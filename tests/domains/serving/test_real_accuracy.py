@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -78,14 +79,14 @@ def test_two_organisations_with_one_model_name_keep_their_own_reports(
 
 
 def test_a_real_model_on_a_real_host_gives_a_report_that_a_person_would_accept(
-    tmp_path: Path, evalscope_dir: Path, real_model: int, sshd: Sshd
+    tmp_path: Path, evalscope_dir: Path, real_model: int, sshd: Sshd, sudo: None
 ) -> None:
     asked = request(
         real_model,
         tmp_path,
         evalscope_dir,
         evaluate__datasets=[f"gsm8k={shared_folder(*GSM8K)}", "everyday"],
-        evaluate__limit=5,
+        evaluate__limit=4,
         evaluate__batch_size=2,
         evaluate__work_root=str(sshd.home / "benchwright runs"),
         target__model="HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -100,13 +101,23 @@ def test_a_real_model_on_a_real_host_gives_a_report_that_a_person_would_accept(
     assert "### everyday" in text
     assert "- Server: healthy" in text
     assert "1.14.1, v1.1 | 1.0, sha256:" in text
+    # Another user's server: its process, its arguments and its environment are read with sudo.
+    assert "- Server id: pid " in text
+    assert f"serve_model.py --port {real_model}" in text
+    assert f"  - llama.cpp: {version('xllamacpp')} @ unknown (unknown)" in text
+    notes = text.partition("## Notes")[2].strip().splitlines()
+    assert notes == [
+        "- truncated answers: up to 100% were allowed for this run; the usual limit is 10%",
+        "- commit: nothing on the host tells it",
+        "- branch: nothing on the host tells it",
+    ]
     assert result.measurement is not None
     assert {name: len(items) for name, items in result.measurement["items"].items()} == {
-        "score.gsm8k": 5,
-        "score.everyday": 5,
+        "score.gsm8k": 4,
+        "score.everyday": 4,
     }
     facts = json.loads((tmp_path / "run" / "accuracy" / "report.json").read_text())
-    assert [entry["n"] for entry in facts["datasets"]] == [5, 5]
+    assert [entry["n"] for entry in facts["datasets"]] == [4, 4]
     low, high = facts["datasets"][0]["interval"]
     assert 0 <= low <= facts["datasets"][0]["score"] <= high <= 1
     page = (tmp_path / "run" / "accuracy" / "report.html").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def request(port: int, tmp: Path, tools: Path, sshd: Sshd, **changes: Any) -> Sp
 
 
 def test_a_real_model_gives_a_speed_report_over_closed_and_open_loops(
-    tmp_path: Path, evalscope_dir: Path, real_model: int, sshd: Sshd
+    tmp_path: Path, evalscope_dir: Path, real_model: int, sshd: Sshd, sudo: None
 ) -> None:
     asked = request(
         real_model,
@@ -45,6 +46,7 @@ def test_a_real_model_gives_a_speed_report_over_closed_and_open_loops(
         load__input_tokens=48,
         load__output_tokens=12,
         load__warmup=0,
+        load__replicates=3,
         load__ttft_limit_ms=60_000.0,
     )
     result = run_speed(asked, tmp_path / "run")
@@ -60,7 +62,12 @@ def test_a_real_model_gives_a_speed_report_over_closed_and_open_loops(
         assert summary.means.ttft_ms is not None
         assert 0 < summary.means.ttft_ms < summary.means.e2e_ms
         assert summary.cache_hit_share is not None
+        assert set(summary.intervals) >= {"output_tok_s", "e2e_ms", "ttft_ms"}
     text = (folder / "report.md").read_text()
+    assert "- Server id: pid " in text
+    assert "- Radix cache: enabled" in text
+    assert f"  - engine: llama.cpp {version('xllamacpp')} @ unknown (unknown)" in text
+    assert (folder / "report.html").read_text().count("<circle") == 3
     assert "| Request rate (req/s) |" in text
     assert "100.0% of those sent" in text
     assert parts.marked_processes(sshd.home) == []
