@@ -22,6 +22,10 @@ from tests.served import Site, deployed, site, worker
 
 __all__ = ["deployed", "site", "worker"]
 
+pytestmark = pytest.mark.timeout(300)
+"""A server is started, and several commands are called one after the other, on machines that are
+busy with other tests."""
+
 ROOT = Path(__file__).parents[2]
 
 
