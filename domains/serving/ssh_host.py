@@ -15,7 +15,7 @@ from domains.serving.request import SshTarget
 
 if TYPE_CHECKING:
     from fabric import Connection
-    from paramiko import Channel  # type: ignore[import-untyped]
+    from paramiko import Channel
 
 CONNECT_TIMEOUT_S = 20
 

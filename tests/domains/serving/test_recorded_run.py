@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,10 +12,12 @@ from benchwright.record.run import RunRecord, Status
 from benchwright.record.store import RunStore
 from benchwright.spec.model import BenchmarkConfig
 from cli.main import call
-from domains.serving.request import AccuracyRequest
+from domains.serving.request import AccuracyRequest, SpeedRequest
 from tests.domains.serving import serving_parts as parts
 from tests.domains.serving.sshd import Sshd
-from tests.support import shared_folder
+from tests.served import PREFECT, Site, deployed, site, worker
+
+__all__ = ["deployed", "site", "worker"]
 
 
 def config(asked: AccuracyRequest) -> BenchmarkConfig:
@@ -87,70 +85,70 @@ def test_a_failed_evaluation_is_a_failed_run_with_its_reason_and_its_report(
     assert "- State: failed" in (folder / "accuracy" / "report.md").read_text()
 
 
+def asked_of(request: AccuracyRequest | SpeedRequest) -> str:
+    """What a request says beside its target, which the block names."""
+    said = request.model_dump(mode="json", exclude_unset=True)
+    del said["target"]
+    return json.dumps(said)
+
+
 @pytest.mark.real
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_deployment_evaluates_a_real_model_over_ssh(
-    local_home: Path,
-    local_api_url: str,
-    tmp_path: Path,
-    evalscope_dir: Path,
-    real_model: int,
-    sshd: Sshd,
+def test_deployments_measure_a_real_model_over_ssh(
+    worker: Site, tmp_path: Path, evalscope_dir: Path, real_model: int, sshd: Sshd
 ) -> None:
-    home = tmp_path / "home"
-    asked = parts.request(
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from blocks.hosts import ModelServer
+    from blocks.ssh import SshHostBlock
+
+    ssh = SshHostBlock.model_validate(sshd.target().model_dump())
+    with temporary_settings({PREFECT_API_URL: worker.api_url}):
+        block = ModelServer(ssh=ssh, endpoint_port=real_model)
+        block.save("lab", overwrite=True, _sync=True)  # type: ignore[call-arg]
+    accuracy = parts.request(
         real_model,
         tmp_path,
         evaluate__evalscope=None,
         evaluate__tool_dir=str(evalscope_dir),
-        evaluate__datasets=["everyday", f"gsm8k={shared_folder('data', 'gsm8k')}"],
+        evaluate__datasets=["everyday"],
         evaluate__limit=3,
         evaluate__work_root=str(sshd.home / "runs"),
         generation__max_tokens=48,
         limits__truncated_share=1.0,
     )
-    target = asked.target.model_copy(update={"ssh": sshd.target()})
-    asked = asked.model_copy(update={"target": target})
-    programs = Path(sys.executable).parent
-    env = {
-        **os.environ,
-        "PREFECT_API_URL": local_api_url,
-        "PREFECT_HOME": str(tmp_path / "prefect"),
-        "BENCHMARK_HOME": str(home),
-    }
-    subprocess.run(
-        [str(programs / "benchwright"), "deploy"], env=env, check=True, cwd=tmp_path, timeout=300
+    speed = parts.speed(
+        real_model,
+        tmp_path,
+        load__evalscope=None,
+        load__tool_dir=str(evalscope_dir),
+        load__batch_sizes=[2],
+        load__replicates=1,
+        load__warmup=0,
+        load__timeout_s=300.0,
+        load__work_root=str(sshd.home / "runs"),
     )
-    worker = subprocess.Popen(
-        [
-            *(str(programs / "prefect"), "worker", "start"),
-            *("--pool", "benchwright", "--type", "process", "--limit", "1"),
-        ],
-        env=env,
-        cwd=tmp_path,
-    )
-    said = config(asked).model_dump(mode="json", exclude_unset=True)
-    parameters = {"config": said, "home": str(home)}
-    try:
-        subprocess.run(
+    facts = {}
+    for verb, request in (("accuracy", accuracy), ("speed", speed)):
+        ended = subprocess.run(
             [
-                *(str(programs / "prefect"), "deployment", "run", "benchmark/benchmark"),
-                *("--params", json.dumps(parameters), "--watch"),
+                *(*PREFECT, "deployment", "run", f"{verb}/{verb}", "-p", "server=lab"),
+                *("-p", f"request={asked_of(request)}", "--watch"),
             ],
-            env=env,
-            check=True,
+            env=worker.environ(),
+            check=False,
+            capture_output=True,
+            text=True,
             cwd=tmp_path,
-            timeout=600,
+            timeout=400,
         )
-    finally:
-        worker.terminate()
-        worker.wait(timeout=60)
-    (folder,) = (home / "runs").iterdir()
-    facts: dict[str, Any] = json.loads((folder / "accuracy" / "report.json").read_text())
-    assert facts["state"] == "success", facts["notes"]
-    assert [entry["n"] for entry in facts["datasets"]] == [3, 3]
-    deadline = time.monotonic() + 30
-    while RunStore(home).open(folder.name).read().status is Status.IN_PROGRESS:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        (report,) = worker.home.glob(f"runs/*/{verb}/report.json")
+        facts[verb] = json.loads(report.read_text())
+        assert facts[verb]["state"] == "success", facts[verb]["notes"]
+    (everyday,) = facts["accuracy"]["datasets"]
+    assert everyday["n"] == 3
+    (point,) = facts["speed"]["points"]
+    assert (point["sent"], point["failed"]) == (6, 0)
+    assert parts.marked_processes(sshd.home) == []
