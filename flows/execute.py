@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchwright.record import form
 from benchwright.record.store import RunFolder
+from benchwright.report import html
 from flows.benchmark import benchmark
+
+
+def warm_up() -> None:
+    """What every run would do for itself, done once: the engine calls it before it forks runs."""
+    form.prepare()
+    html.prepare()
 
 
 def run_folder(run_dir: Path) -> int:

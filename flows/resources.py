@@ -46,7 +46,9 @@ def wants_devices(config: BenchmarkConfig) -> bool:
 
 def supervisor_for(config: BenchmarkConfig, home: Path) -> Supervisor:
     """This machine's supervisor; it watches GPU memory where a stage asks for a GPU."""
-    return Supervisor(home, watch=WATCH if wants_devices(config) else None)
+    supervisor = Supervisor(home, watch=WATCH if wants_devices(config) else None)
+    supervisor.prepare()
+    return supervisor
 
 
 def accelerators_for(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from prefect import get_run_logger
 from prefect.client.orchestration import get_client
-from prefect.runtime import deployment, flow_run
+from prefect.context import FlowRunContext
+from prefect.runtime import flow_run
 
 from benchwright.errors import BadInput, BenchwrightError, Where
 from benchwright.planning.plan import Plan, make_plan, refuse_challenged
@@ -152,8 +153,12 @@ def flow_home(home: str | None) -> Path:
 
 
 def in_deployment() -> bool:
-    """Whether a worker runs this flow for a deployment."""
-    return deployment.id is not None
+    """Whether a worker runs this flow for a deployment.
+
+    `prefect.runtime.deployment` asks the server, each time, where there is none.
+    """
+    context = FlowRunContext.get()
+    return context is not None and getattr(context.flow_run, "deployment_id", None) is not None
 
 
 def begun_run(home: Path) -> RunFolder | None:

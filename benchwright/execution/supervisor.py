@@ -216,6 +216,12 @@ class Supervisor:
             return StageOutcome(EndReason.FAILED, None, None, Usage(0.0), sentence)
         return _lost(began, "The stage was not started: its supervisor died three times.")
 
+    def prepare(self) -> None:
+        """Start the zygote, and don't wait for it: the first stage finds it running."""
+        with self._lock, contextlib.suppress(OSError):  # `run` says what is wrong
+            if self._zygote is None:
+                self._zygote = _Zygote()
+
     def cancel(self) -> None:
         """End what is running, reason `cancelled`; a second call takes away the grace period.
 

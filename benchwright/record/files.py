@@ -57,11 +57,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, text: str, mode: int = PUBLIC) -> None:
+def write_atomically(path: Path, text: str, mode: int = PUBLIC, *, durable: bool = True) -> None:
     """Write a file beside its place and rename it there: readers see the old or the new one.
 
     One writes at a time: callers that may meet hold a lock (see `exclusively`). So the file
     beside has one name, and what a kill leaves of it is overwritten by the next.
+
+    Args:
+        path: The file.
+        text: Its new content.
+        mode: Its rights.
+        durable: Whether it outlives a loss of power the moment this returns. What can be made
+            again from other files needn't.
 
     Raises:
         BenchwrightError: The disk is full or the folder can't be written; the old file stays.
@@ -73,7 +80,8 @@ def write_atomically(path: Path, text: str, mode: int = PUBLIC) -> None:
         try:
             try:
                 _write_all(descriptor, text.encode("utf-8", "replace"))
-                os.fsync(descriptor)
+                if durable:
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
             beside.replace(path)
@@ -81,7 +89,8 @@ def write_atomically(path: Path, text: str, mode: int = PUBLIC) -> None:
             with suppress(OSError):
                 beside.unlink()
             raise
-        sync_folder(path.parent)
+        if durable:
+            sync_folder(path.parent)
 
 
 def write_once(path: Path, text: str, mode: int = FROZEN) -> None:

@@ -8,6 +8,8 @@ reading, however large the rest is.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchwright.errors import BadInput, Where
 from benchwright.record.run import SCHEMA, RunRecord, Status
-from benchwright.spec.source import Document, dump_yaml, parse_written
+from benchwright.spec.source import Document, dump_yaml, parse_written, written
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -32,6 +34,11 @@ _AFTER_HEAD = "\narms:"
 """The first key of `results.yaml` that isn't part of its head."""
 _AFTER_ARMS = "\ncache:"
 """The key that follows the summaries of the arms."""
+
+MOST_CONFIGS = 256
+_CONFIGS: dict[str, BenchmarkConfig] = {}
+"""Configurations by their text: the runs before a run have mostly the same, it is looked at several
+times, and reading YAML costs milliseconds. What they mean is frozen."""
 
 _NOT_WRITABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -83,13 +90,25 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     """The reader and writer of a type, made once: pydantic knows our dataclasses as they are."""
     from pydantic import TypeAdapter
 
+    return TypeAdapter(_types()[name])
+
+
+def prepare() -> None:
+    """Make all readers and writers; without it, each is made when it is first needed."""
+    for name in _types():
+        _adapter(name)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """The types that have a written form, by the names of this module."""
     from benchwright.execution.sample import PrepResult, Sample
     from benchwright.judgement.verdict import ArmSummary, Finding, Judgement
     from benchwright.spec.manifest import Manifest
     from benchwright.spec.model import BenchmarkConfig
 
     # A dataclass of this module names these types for the type checker only.
-    types: dict[str, Any] = {
+    return {
         "Sample": Sample,
         "Judgement": Judgement,
         "PrepResults": tuple[PrepResult, ...],
@@ -102,7 +121,6 @@ def _adapter(name: str) -> TypeAdapter[Any]:
         "Count": int | None,
         "Status": Status,
     }
-    return TypeAdapter(types[name])
 
 
 def plain(name: str, value: Any) -> Any:
@@ -127,9 +145,13 @@ def _value(name: str, data: Any, source: Document, key: tuple[str | int, ...] = 
 
 def read_config(text: str, path: Path) -> BenchmarkConfig:
     """The frozen configuration in the text of `config.yaml`. Raises BadInput."""
-    source = parse_written(text, path)
-    config: BenchmarkConfig = _value("BenchmarkConfig", source.data, source)
-    return config
+    known = _CONFIGS.get(text)
+    if known is None:
+        source = parse_written(text, path)
+        known = _value("BenchmarkConfig", source.data, source)
+        if len(_CONFIGS) < MOST_CONFIGS:
+            _CONFIGS[text] = known
+    return known
 
 
 def write_config(config: BenchmarkConfig) -> str:
@@ -222,8 +244,8 @@ def _needed(source: Document, key: str) -> Any:
     return source.data[key]
 
 
-def write_results(record: RunRecord) -> str:
-    """The text of `results.yaml`."""
+def results_data(record: RunRecord) -> dict[str, Any]:
+    """What `results.yaml` says, as plain data; its text is `dump_yaml` of it."""
     view, judgement = record.view, record.view.judgement
     head: dict[str, Any] = {
         "schema": SCHEMA,
@@ -251,7 +273,8 @@ def write_results(record: RunRecord) -> str:
         "steps": dict(record.steps),
         "extra": dict(record.extra),
     }
-    return dump_yaml(_writable(head | body))
+    data: dict[str, Any] = _writable(head | body)
+    return data
 
 
 def _writable(data: Any) -> Any:
@@ -270,9 +293,45 @@ def _writable(data: Any) -> Any:
     return data
 
 
-def read_results(text: str, path: Path) -> Results:
-    """The content of `results.yaml`. Raises BadInput."""
-    source = parse_written(text, path)
+def write_shadow(text: str, data: Mapping[str, Any]) -> str:
+    """The text of the shadow of `results.yaml`: the same data, read ten times as fast.
+
+    Args:
+        text: What `results.yaml` holds.
+        data: What that text means.
+    """
+    import json
+
+    return f"{_digest(text)}\n{json.dumps(data, ensure_ascii=False)}"
+
+
+def _read_shadow(text: str, shadow: str) -> dict[str, Any] | None:
+    """What a text of `results.yaml` means by its shadow; None where that is of another text."""
+    import json
+
+    digest, _, data = shadow.partition("\n")
+    if digest != _digest(text):
+        return None
+    with contextlib.suppress(ValueError):
+        read = json.loads(data)
+        return read if isinstance(read, dict) else None
+    return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def read_results(text: str, path: Path, shadow: str = "") -> Results:
+    """The content of `results.yaml`. Raises BadInput.
+
+    Args:
+        text: The file's text, which has the last word.
+        path: The file.
+        shadow: What `write_shadow` made of that text or an earlier one.
+    """
+    known = _read_shadow(text, shadow)
+    source = written(known, text, path) if known is not None else parse_written(text, path)
     check_schema(source)
     data = source.data
     judgement = _needed(source, "judgement")

@@ -34,6 +34,7 @@ from benchwright.record.liveness import RunLock, holder, is_held
 from benchwright.record.run import RunRecord, Status
 from benchwright.record.run_id import check_run_id, new_run_id, run_ids
 from benchwright.record.waiting import read_waiting
+from benchwright.spec.source import dump_yaml
 
 if TYPE_CHECKING:
     from benchwright.execution.sample import Sample
@@ -107,6 +108,10 @@ class RunFolder:
         return self.path / "results.yaml"
 
     @property
+    def _shadow(self) -> Path:
+        return self.path / ".results.json"
+
+    @property
     def _samples(self) -> Path:
         return self.path / "samples.jsonl"
 
@@ -147,11 +152,16 @@ class RunFolder:
         """
         if record.view.run_id != self.run_id:
             raise BadInput(f"the record of {record.view.run_id} doesn't belong in {self.path}")
-        text = form.write_results(record)
+        data = form.results_data(record)
+        text = dump_yaml(data)
         with self._writing():
             if record.status is not Status.IN_PROGRESS:
                 self._reserve.unlink(missing_ok=True)
             write_atomically(self._results, text)
+            if record.status is not Status.IN_PROGRESS:
+                # Later runs read it many times. One that is missing or of another text is no loss.
+                with suppress(BenchwrightError):
+                    write_atomically(self._shadow, form.write_shadow(text, data), durable=False)
             if record.status is Status.IN_PROGRESS and not self.alive():
                 # It is to go on in another process: who ran it before has no say any more.
                 self._alive.unlink(missing_ok=True)
@@ -161,7 +171,7 @@ class RunFolder:
     def write_report(self, name: str, text: str) -> Path:
         """Write a report beside the results, and return its path."""
         path = self.path / name
-        write_atomically(path, text)
+        write_atomically(path, text, durable=False)
         return path
 
     # Reading
@@ -179,7 +189,10 @@ class RunFolder:
         from benchwright.judgement.verdict import Tag
         from benchwright.judgement.view import RunView
 
-        results = form.read_results(read(self._results), self._results)
+        shadow = ""
+        with suppress(OSError, ValueError):
+            shadow = self._shadow.read_text("utf-8")
+        results = form.read_results(read(self._results), self._results, shadow)
         launch_file = self.path / "launch.json"
         launch = form.read_launch(read(launch_file), launch_file)
         config = self.config()
@@ -471,7 +484,7 @@ class RunStore:
                 )
                 record = RunRecord(view, Status.IN_PROGRESS, host=launch.host)
                 write_atomically(building / "launch.json", form.write_launch(launch), PRIVATE)
-                write_atomically(building / "results.yaml", form.write_results(record))
+                write_atomically(building / "results.yaml", dump_yaml(form.results_data(record)))
                 try:
                     # A folder never replaces one that holds something, and a run's always does.
                     building.rename(runs / run_id)

@@ -52,6 +52,13 @@ def _environment() -> Environment:
     return environment
 
 
+def prepare() -> None:
+    """Read and compile what every page needs; without it, the first page pays for that."""
+    for name in _environment().list_templates(extensions=["j2"]):
+        _environment().get_template(name)
+    _digest(_plotly())
+
+
 def _line(text: str) -> str:
     """A text on one line, where a number and its per cent sign stay together."""
     return one_line(text).replace(" %", "\N{NO-BREAK SPACE}%")

@@ -173,6 +173,11 @@ class _Written(Document):
         return parse_yaml(self.text, self.file).where(key)
 
 
+def written(data: dict[str, Any], text: str, file: Path | None = None) -> Document:
+    """A document whose data is known already, from a text that `dump_yaml` wrote of it."""
+    return _Written(file, data, text=text)
+
+
 def as_document(data: Mapping[str, Any]) -> Document:
     """Take data that came from no file, such as a deployment's parameter, for a document.
 

@@ -567,11 +567,14 @@ def main() -> int:
 
 
 def warm_up(entry: str) -> None:
-    """Import what a run needs, and leave it as it is before a fork."""
+    """Import what a run needs, and leave it as it is before a fork.
+
+    The entry's module may have a function `warm_up` of its own.
+    """
     for name in WARM:
         importlib.import_module(name)
     module = entry.partition(":")[0]
-    importlib.import_module(module)
+    getattr(importlib.import_module(module), "warm_up", lambda: None)()
     if threading.active_count() > 1:
         # A fork copies only the thread that calls it: what another holds stays held for ever.
         names = [thread.name for thread in threading.enumerate()]

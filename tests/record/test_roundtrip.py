@@ -14,6 +14,7 @@ from benchwright.record import form
 from benchwright.record.index import _escape, _unescape
 from benchwright.record.lessons import notebook
 from benchwright.record.store import RunFolder
+from benchwright.spec.source import dump_yaml
 from tests.report.sample_record import record
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -54,10 +55,12 @@ def test_results_are_read_back_whatever_their_texts_hold(text: str, reason: str)
     assert whole.view.judgement is not None
     said = replace(whole.view.judgement, tag_reason=reason)
     whole = replace(whole, error=text, view=replace(whole.view, judgement=said))
-    written = form.write_results(whole)
+    data = form.results_data(whole)
+    written = dump_yaml(data)
     path = Path("results.yaml")
     back = form.read_results(written, path)
     assert (back.error, back.judgement) == (text, said)
+    assert form.read_results(written, path, form.write_shadow(written, data)) == back
     assert form.read_head(written, path)["error"] == text
     assert form.read_summaries(written, path) == said.summaries
 

@@ -438,7 +438,13 @@ def test_a_thousand_replicates_are_read_without_a_second_look_at_any_file(tmp_pa
     sys.addaudithook(watch)
     assert len(folder.read().view.samples) == 1000
     watching = False
-    assert sorted(opened) == ["config.yaml", "launch.json", "results.yaml", "samples.jsonl"]
+    assert sorted(opened) == [
+        ".results.json",
+        "config.yaml",
+        "launch.json",
+        "results.yaml",
+        "samples.jsonl",
+    ]
 
 
 _ON_A_FULL_DISK = """
@@ -578,3 +584,20 @@ def test_a_holder_that_cannot_be_seen_is_an_error_and_not_a_process_to_end(tmp_p
         finally:
             stranger.kill()
             stranger.wait()
+
+
+def test_the_results_that_people_read_have_the_last_word_over_their_shadow(tmp_path: Path) -> None:
+    folder = start(tmp_path)
+    finished = finish(folder)
+    shadow, results = folder.path / ".results.json", folder.path / "results.yaml"
+    assert folder.read() == replace(finished, folder=folder.path)
+    text = results.read_text()
+    results.write_text(text.replace(f"finished: '{finished.finished}'", "finished: by hand"))
+    assert folder.read().finished == "by hand"
+    results.write_text(text)
+    digest = shadow.read_text().partition("\n")[0]
+    for damaged in ("", digest, f"{digest}\n{{torn", f"{digest}\n[]"):
+        shadow.write_text(damaged)
+        assert folder.read().finished == finished.finished
+    shadow.unlink()
+    assert folder.read().finished == finished.finished
