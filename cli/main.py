@@ -46,6 +46,22 @@ VERBS: dict[str, tuple[str, str]] = {
 """Module and function of each verb, and its line in `--help`."""
 
 
+WARM = (
+    "benchwright.planning.plan",
+    "benchwright.planning.quoting",
+    "benchwright.planning.start",
+    "benchwright.report.json",
+    "benchwright.report.text",
+    "cli.consent",
+    "cli.follow",
+    "cli.run",
+    "deployments.local.client",
+    "domains.serving.accuracy_domain",
+    "domains.serving.speed_domain",
+    "rich.console",
+)
+"""What `run` imports where it is used."""
+
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 """Of a write to standard output: the file behind it can't take it, a full disk for instance."""
 
@@ -106,6 +122,12 @@ def main(argv: list[str] | None = None) -> NoReturn:
     130 interrupted; 1 for a fault of Benchwright's own.
     """
     sys.exit(call(sys.argv[1:] if argv is None else argv))
+
+
+def warm_up() -> None:
+    """Import what the verbs need that the engine carries out; it calls this once, at its start."""
+    for name in WARM:
+        import_module(name)
 
 
 def call(argv: list[str]) -> int:

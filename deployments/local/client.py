@@ -28,10 +28,6 @@ from deployments.local.state import (
     touch_use,
 )
 
-ANSWER_S = 30.0
-"""How long an engine may take to answer (seconds). It does nothing but answer; only a machine
-that is out of memory or stopped makes it wait."""
-
 TAIL_S = 0.05
 """How often a run's events are read while it is followed (seconds)."""
 
@@ -488,17 +484,7 @@ def connect(home: LocalHome, key: str) -> socket.socket:
     Raises:
         OSError: None listens, or it isn't this user's.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(ANSWER_S)
-        with protocol.short_name(home.engine_file(key, "sock")) as name:
-            connection.connect(name)
-        if protocol.peer_user(connection) != os.geteuid():
-            raise PermissionError("the engine's socket is another user's")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return protocol.connect(home.engine_file(key, "sock"))
 
 
 def ask(home: LocalHome, key: str, request: Mapping[str, object]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from benchwright.errors import BenchwrightError
 from benchwright.execution.orphans import sweep_orphans
@@ -67,6 +67,9 @@ TICK_S = 10.0
 
 RUN_TICK_S = 1.0
 """How often it looks for the server while a run is in progress (seconds)."""
+
+STREAMS = 3
+"""Descriptors that come with a command: standard input, output and error."""
 
 WARM = (
     "prefect",
@@ -168,6 +171,7 @@ class Connection:
     socket: socket.socket
     lines: protocol.Lines = field(default_factory=protocol.Lines)
     run: Run | None = None
+    fds: list[int] = field(default_factory=list)
 
     def say(self, **message: object) -> None:
         """Send a message; a client that has gone misses it."""
@@ -273,7 +277,8 @@ class Engine:
 
     def _read(self, connection: Connection) -> dict[str, Any] | None:
         try:
-            chunk = connection.socket.recv(1 << 16)
+            chunk, fds, _, _ = socket.recv_fds(connection.socket, 1 << 16, STREAMS)
+            connection.fds += fds
             messages = list(connection.lines.feed(chunk))
         except (OSError, ValueError):
             chunk, messages = b"", []
@@ -297,6 +302,9 @@ class Engine:
         self._selector.unregister(connection.socket)
         del self._connections[connection.socket.fileno()]
         connection.socket.close()
+        for fd in connection.fds:
+            os.close(fd)
+        connection.fds.clear()
 
     def _answer(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:
         if message.get("v") != protocol.VERSION:
@@ -308,6 +316,8 @@ class Engine:
                 )
             case "run":
                 return self._run(connection, message)
+            case "talk":
+                return self._talk(connection, message)
             case "watch":
                 self._watch(connection, self._named(message["run_id"]))
             case "cancel":
@@ -371,6 +381,24 @@ class Engine:
         run = Run(run_id=run_dir.name, run_dir=str(run_dir), pid=pid, since=time.time())
         self.runs[pid] = run
         self._watch(connection, run)
+        return None
+
+    def _talk(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Fork a process for a terminal's command, and leave the connection to it."""
+        if self.retiring or self.ending:
+            raise Refused("this engine takes no more commands")
+        if len(connection.fds) != STREAMS:
+            raise Refused("a command comes with three descriptors")
+        Circumstances(**message["circumstances"])
+        touch_use(self.home)
+        pid = os.fork()
+        if pid == 0:
+            own = connection.socket.dup()
+            fds, connection.fds = connection.fds, []
+            self.close()
+            return {**message, "connection": own, "fds": fds}
+        self._helpers.add(pid)
+        self._forget(connection)
         return None
 
     def _signal(self, run: Run) -> signal.Signals:
@@ -559,7 +587,10 @@ def main() -> int:
     request = engine.serve()
     if request is None:
         return 0
-    # From here on this is a run's process.
+    # From here on this is the process of a command or of a run.
+    if request["do"] == "talk":
+        del engine, listener
+        talk(request)
     api_url = os.environ["PREFECT_API_URL"]
     del engine, listener
     quick.code = run(home, api_url, request)
@@ -567,14 +598,15 @@ def main() -> int:
 
 
 def warm_up(entry: str) -> None:
-    """Import what a run needs, and leave it as it is before a fork.
+    """Import what runs and commands need, and leave it as it is before a fork.
 
-    The entry's module may have a function `warm_up` of its own.
+    The module of an entry may have a function `warm_up` of its own.
     """
     for name in WARM:
         importlib.import_module(name)
-    module = entry.partition(":")[0]
-    getattr(importlib.import_module(module), "warm_up", lambda: None)()
+    for wanted in (entry, protocol.TALK_ENTRY):
+        module = wanted.partition(":")[0]
+        getattr(importlib.import_module(module), "warm_up", lambda: None)()
     if threading.active_count() > 1:
         # A fork copies only the thread that calls it: what another holds stays held for ever.
         names = [thread.name for thread in threading.enumerate()]
@@ -607,6 +639,69 @@ def run(home: LocalHome, api_url: str, request: Mapping[str, Any]) -> int:
     except KeyboardInterrupt:
         traceback.print_exc()
         return 130
+
+
+def talk(request: Mapping[str, Any]) -> NoReturn:
+    """What a forked child does for a terminal: carry out its command, on its own streams."""
+    os.setsid()
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    connection: socket.socket = request["connection"]
+    connection.settimeout(None)
+    Circumstances(**request["circumstances"]).apply()
+    os.chdir(request["cwd"])
+    for target, fd in enumerate(request["fds"]):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    refresh(request["program"], settings_differ=False)
+    sys.argv = [request["program"], *request["argv"]]
+    open_streams()
+    connection.sendall(protocol.encode({"event": "talking"}))
+    threading.Thread(target=listen, args=(connection,), daemon=True).start()
+    module, _, name = request["entry"].partition(":")
+    code = 1
+    try:
+        code = getattr(importlib.import_module(module), name)(request["argv"])
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(OSError, ValueError):  # a reader that has gone: `| head`
+        sys.stdout.flush()
+        sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        connection.sendall(protocol.encode({"event": "ended", "code": code}))
+    os._exit(code & 0xFF)
+
+
+def listen(connection: socket.socket) -> None:
+    """Hand on the signals that a terminal gets, and hang up when it is gone."""
+    lines = protocol.Lines()
+    number = 0
+    while number != signal.SIGHUP:
+        try:
+            chunk = connection.recv(1 << 12)
+        except OSError:
+            chunk = b""
+        numbers = [int(message["number"]) for message in lines.feed(chunk)]
+        for number in numbers if chunk else [signal.SIGHUP]:
+            # To the main thread: another's would not wake it from what it waits for.
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+
+def open_streams() -> None:
+    """Make standard streams of this process's first three descriptors, as Python does."""
+    like = sys.__stdout__
+    coding = like.encoding if like is not None else "utf-8"
+    errors = like.errors if like is not None else "strict"
+    sys.stdin = open(0, encoding=coding, errors=errors, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding=coding, errors=errors, closefd=False)  # noqa: SIM115
+    sys.stderr = open(  # noqa: SIM115
+        2, "w", buffering=1, encoding=coding, errors="backslashreplace", closefd=False
+    )
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)
 
 
 def prefect_part(environment: Mapping[str, str]) -> dict[str, str]:

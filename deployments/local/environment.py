@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -39,7 +38,9 @@ LOOPBACK = ("127.0.0.1", "localhost")
 @functools.cache
 def prefect_version() -> str:
     """Version of the installed Prefect, without importing it."""
-    return importlib.metadata.version("prefect")
+    from importlib.metadata import version  # costs as much as all else here
+
+    return version("prefect")
 
 
 def server_environment(home: LocalHome, inherited: Mapping[str, str]) -> dict[str, str]:

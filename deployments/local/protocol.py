@@ -11,9 +11,16 @@ The client asks (`do`), the engine answers (`event`):
 | `status` | | `runs`: a list of run_id, pid, run_dir, since |
 | `retire` | | `retiring`: it ends after its last run, and takes no more |
 | `shutdown` | | `ending`: it asks all runs to end, waits for them, and ends |
+| `talk` | argv, program, cwd, env, circumstances, entry; three descriptors | see below |
 
 A request that can't be met is answered with `refused`: what. Closing a connection changes
 nothing: the run goes on.
+
+`talk` is a terminal's command that a forked child of the engine carries out, since it has
+everything imported already. The terminal's standard streams travel as descriptors (SCM_RIGHTS),
+and from then on the connection is the child's: it says `talking`, and at its end `ended`: code.
+The terminal sends `signal`: number for each that it gets; when it closes the connection, the
+child hangs up.
 """
 
 from __future__ import annotations
@@ -35,6 +42,13 @@ LINE_LIMIT = 16 * 1024 * 1024
 
 DEFAULT_ENTRY = "flows.execute:run_folder"
 """What runs a run's folder: a function from its path to an exit code."""
+
+TALK_ENTRY = "cli.main:call"
+"""What carries out a terminal's command: a function from its arguments to an exit code."""
+
+ANSWER_S = 30.0
+"""How long an engine may take to answer (seconds). It does nothing but answer; only a machine
+that is out of memory or stopped makes it wait."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -72,6 +86,25 @@ def peer_user(connection: socket.socket) -> int:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     user: int = struct.unpack("3i", credentials)[1]
     return user
+
+
+def connect(path: Path) -> socket.socket:
+    """A connection to an engine of this user, by its socket file.
+
+    Raises:
+        OSError: None listens, or it isn't this user's.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(ANSWER_S)
+        with short_name(path) as name:
+            connection.connect(name)
+        if peer_user(connection) != os.geteuid():
+            raise PermissionError("the engine's socket is another user's")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 @contextlib.contextmanager

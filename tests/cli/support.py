@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-BENCHWRIGHT = (sys.executable, "-m", "cli.main")
+BENCHWRIGHT = (sys.executable, "-m", "cli.start")
 
 
 def benchwright(
