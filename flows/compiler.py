@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prefect.states import State
+from prefect.utilities.engine import link_state_to_task_run_result
 
 from benchwright.errors import BenchwrightError
 from benchwright.execution.launch import EndReason
@@ -132,6 +133,17 @@ def tags_of(stage: Stage, arm: str) -> frozenset[str]:
     return frozenset(tags)
 
 
+class Finished:
+    """Stands for a task that has ended, where others wait for it.
+
+    Prefect draws an edge for it as it does for the task's state; the state it would resolve to
+    its result on a thread of its own for each task that waits, and nobody wants the result.
+    """
+
+    def __init__(self, state: State[Any]) -> None:
+        link_state_to_task_run_result(state, self)
+
+
 @dataclass(slots=True)
 class GraphRun:
     """Calls the tasks of a compiled graph, one after the other.
@@ -150,7 +162,7 @@ class GraphRun:
     check: Callable[[], None]
     approve: Callable[[Stage, Any], None]
     afford: Callable[[Stage], None]
-    done: dict[tuple[str, str, int | None], State[Any]] = field(default_factory=dict)
+    done: dict[tuple[str, str, int | None], Finished] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
 
     def run_all(self, nodes: Sequence[Node]) -> None:
@@ -172,7 +184,7 @@ class GraphRun:
             else:
                 self._step(node)
 
-    def _wait_for(self, node: Node) -> list[State[Any]]:
+    def _wait_for(self, node: Node) -> list[Finished]:
         return [self.done[key] for key in node.waits_for if key in self.done]
 
     def _known(self, node: Node) -> bool:
@@ -206,7 +218,7 @@ class GraphRun:
         if (node.stage.name, node.arm) not in finished:  # Prefect had it: nothing was called
             arm = self.run.arms[node.arm]
             stage_tasks.note_prep(self.run, self.run.runner.adopt(node.stage, arm, signature))
-        self.done[node.key] = state
+        self.done[node.key] = Finished(state)
 
     def _measure(self, node: Node, slot: Slot) -> bool:
         before = len(self.run.samples)
@@ -222,7 +234,7 @@ class GraphRun:
             warmup=slot.warmup,
             seed=slot.seed,
         )
-        self.done[node.key] = state
+        self.done[node.key] = Finished(state)
         if len(self.run.samples) == before:
             raise _error_of(state)
         sample = self.run.samples[-1]
@@ -240,13 +252,14 @@ class GraphRun:
 
     def _step(self, node: Node) -> None:
         if node.stage.name not in self.run.steps:  # a run that was suspended keeps its steps
-            self.done[node.key] = self._call(
+            state = self._call(
                 stage_tasks.step,
                 {"task_run_name": node.name, "tags": node.tags},
                 node,
                 stage=node.stage.name,
                 arm=node.arm,
             )
+            self.done[node.key] = Finished(state)
         if node.stage.kind is StageKind.GATE:
             self.approve(node.stage, self.run.steps[node.stage.name])
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.flows import load_flow_from_entrypoint
 
 from benchwright.record.index import read_index
@@ -63,3 +66,25 @@ def test_what_can_not_be_run_ends_with_its_reason_and_leaves_nothing(
     assert state.name == "BadInput"
     assert said in (state.message or "")
     assert not (tmp_path / "home").exists()
+
+
+def test_prefect_knows_which_build_a_replicate_waited_for(
+    prefect_api: str, file: Path, tmp_path: Path
+) -> None:
+    state = _call(tmp_path / "home", path=str(file))
+    ours = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
+    end = time.monotonic() + 30
+    with get_client(sync_client=True) as client:
+        found: dict[str, Any] = {}
+        while sum(name.startswith("search") for name in found) < 2:
+            assert time.monotonic() < end, f"not told yet: {sorted(found)}"
+            time.sleep(0.05)
+            found = {run.name: run for run in client.read_task_runs(flow_run_filter=ours)}
+    built = {name: run.id for name, run in found.items() if name.startswith("build")}
+    assert len(built) == 2
+    waited = {
+        name: [str(entry.id) for entry in run.task_inputs["wait_for"]]
+        for name, run in found.items()
+        if name.startswith("search")
+    }
+    assert sorted(waited.values()) == sorted([str(one)] for one in built.values())
