@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from benchwright.record.store import RunFolder
     from deployments.local.client import Submission
 
+RUN_DONE = "run_done"
+"""The event of a run whose record and report are written."""
+
 POLL_S = 0.1
 """How often the folder of a run without an engine is looked at."""
 
@@ -139,7 +142,7 @@ class Progress:
 
 
 def follow(folder: RunFolder, submission: Submission, progress: Progress) -> int:
-    """Follow a run to its end.
+    """Follow a run until its record is whole: what Prefect is told then, nobody waits for.
 
     Ctrl-C cancels it once: what was started ends, and the run is recorded as interrupted.
 
@@ -148,7 +151,7 @@ def follow(folder: RunFolder, submission: Submission, progress: Progress) -> int
     """
     while True:
         try:
-            ended = submission.follow(progress.on_event)
+            ended = submission.follow(progress.on_event, last=RUN_DONE)
             break
         except KeyboardInterrupt:
             progress.note("ending what was started ...")

@@ -10,16 +10,20 @@ import json
 import os
 import selectors
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchwright.errors import BenchwrightError, Where
+from benchwright.record.run import Status
+from benchwright.record.store import RunFolder
 from deployments.local import engine, launch, protocol, server
 from deployments.local.environment import Circumstances, EngineIdentity
 from deployments.local.state import (
     IDLE_S,
+    POLL_S,
     LocalHome,
     locked,
     read_engine,
@@ -30,6 +34,9 @@ from deployments.local.state import (
 
 TAIL_S = 0.05
 """How often a run's events are read while it is followed (seconds)."""
+
+LAST_STEPS_S = 10.0
+"""How long `down` waits for a run whose record is whole to tell Prefect (seconds)."""
 
 EVENTS_FILE = "events.jsonl"
 """Where a run says what it does, one JSON object a line, in the run's folder."""
@@ -74,10 +81,12 @@ class Ended:
         code: Its exit code, negative for the signal that ended it; None where it isn't known.
         lost: The engine went away before the run's end. The run itself goes on: its folder says
             what becomes of it.
+        told: Its record is whole, and its process is on its last steps.
     """
 
     code: int | None
     lost: bool = False
+    told: bool = False
 
 
 @dataclass(slots=True)
@@ -94,9 +103,10 @@ class Submission:
     _connection: socket.socket
     _lines: protocol.Lines = field(default_factory=protocol.Lines)
     _offset: int = 0
+    _old: int = 0
     _ended: Ended | None = None
 
-    def follow(self, on_event: OnEvent | None = None) -> Ended:
+    def follow(self, on_event: OnEvent | None = None, last: str = "") -> Ended:
         """Wait for the run's end, and hand on each event that it writes meanwhile.
 
         May be called again after an exception (Ctrl-C, say) came out of it: it goes on where it
@@ -105,14 +115,26 @@ class Submission:
 
         Args:
             on_event: Called with each object of `events.jsonl`.
+            last: Kind of the event after which nothing more is waited for; one that was there
+                before the run was handed over, as of a run that is resumed, doesn't count.
         """
+        told = False
+
+        def look(event: dict[str, Any]) -> None:
+            nonlocal told
+            told = told or (event.get("kind") == last and self._offset > self._old)
+            if on_event is not None:
+                on_event(event)
+
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection, selectors.EVENT_READ)
             while self._ended is None:
                 selector.select(TAIL_S)
-                self._hand_on(on_event)
+                self._hand_on(look)
+                if told:
+                    return Ended(code=None, told=True)
                 self._receive()
-        self._hand_on(on_event)
+        self._hand_on(look)
         return self._ended
 
     @property
@@ -149,9 +171,7 @@ class Submission:
         if not chunk and self._ended is None:
             self._ended = Ended(code=None, lost=True)
 
-    def _hand_on(self, on_event: OnEvent | None) -> None:
-        if on_event is None:
-            return
+    def _hand_on(self, on_event: OnEvent) -> None:
         try:
             with (self.run_dir / EVENTS_FILE).open("rb") as file:
                 file.seek(self._offset)
@@ -316,9 +336,11 @@ def submit(
         "entry": entry,
         "argv_name": argv_name,
     }
+    submission = Submission(run_dir.absolute(), 0, connection)
+    with contextlib.suppress(FileNotFoundError):
+        submission._old = (submission.run_dir / EVENTS_FILE).stat().st_size
     try:
         connection.sendall(protocol.encode(request))
-        submission = Submission(run_dir.absolute(), 0, connection)
         submission.pid = receive(connection, submission)["pid"]
     except BaseException as error:
         connection.close()
@@ -385,6 +407,8 @@ def down(home: Path, on_progress: launch.Progress = quiet, *, cancel_runs: bool 
     if not place.engine.is_dir():
         return 0
     with locked(place.start_lock):
+        if not cancel_runs:
+            wait_for_last_steps(place)
         if runs_in_progress(place) and not cancel_runs:
             names = ", ".join(run["run_id"] for run in runs(place)) or "whose engine was killed"
             raise RunsInProgress(
@@ -408,6 +432,20 @@ def down(home: Path, on_progress: launch.Progress = quiet, *, cancel_runs: bool 
             on_progress("ending the Prefect server")
         ended += server.stop(place)
     return ended
+
+
+def wait_for_last_steps(home: LocalHome) -> None:
+    """Wait for the processes of runs whose record is whole: they tell Prefect, and end."""
+    end = time.monotonic() + LAST_STEPS_S
+    while time.monotonic() < end:
+        for run in runs(home):
+            folder = RunFolder(home.root, run["run_id"])
+            with contextlib.suppress(BenchwrightError):
+                if folder.status is not Status.IN_PROGRESS:
+                    break
+        else:
+            return
+        time.sleep(POLL_S)
 
 
 def shut_down(home: LocalHome, key: str) -> None:

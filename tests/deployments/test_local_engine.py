@@ -128,6 +128,25 @@ def test_events_arrive_once_each_and_in_order(local: client.LocalEngine) -> None
     assert [event["number"] for event in seen] == list(range(500))
 
 
+def test_who_has_its_answer_does_not_wait_for_the_runs_last_steps(
+    local: client.LocalEngine,
+) -> None:
+    submission = submit(local, "tell leave")
+    assert submission.follow(last="all_done") == client.Ended(code=None, told=True)
+    assert not (submission.run_dir / "finished").exists()
+    (submission.run_dir / "leave").touch()
+    assert submission.follow() == client.Ended(code=0)
+
+
+def test_an_answer_from_before_a_run_was_resumed_is_not_its_answer(
+    local: client.LocalEngine,
+) -> None:
+    run_dir = make_run(local.home.root, "give 3")
+    (run_dir / "events.jsonl").write_text('{"kind": "all_done"}\n')
+    submission = client.submit(local, run_dir, entry=ENTRY)
+    assert submission.follow(last="all_done") == client.Ended(code=3)
+
+
 def test_five_runs_at_once_each_have_their_own_end(local: client.LocalEngine) -> None:
     codes: dict[int, int | None] = {}
 
