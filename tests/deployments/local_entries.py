@@ -26,7 +26,6 @@ def describe(run_dir: Path, argument: str) -> int:
     umask = os.umask(0)
     os.umask(umask)
     found = {
-        "tell": tell_and_linger,
         "cwd": str(Path.cwd()),
         "env": dict(os.environ),
         "argv": sys.argv,
@@ -178,6 +177,7 @@ def steps(run_dir: Path, count: str) -> int:
 
 
 ACTIONS = {
+    "tell": tell_and_linger,
     "hang": hang,
     "steps": steps,
     "give": give,
