@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,11 @@ from deployments.local.state import locked, open_lock, take
 
 # Prefect's client sends usage data when it is imported, unless it finds this.
 os.environ["DO_NOT_TRACK"] = "1"
+
+# A session that was started in the background of a script has Ctrl-C ignored, and hands that on to
+# every command that it tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TEST_IDLE_S = 600.0
 """What a test session starts ends by itself, should the session be killed (seconds)."""
