@@ -216,17 +216,22 @@ def script_of(command: Sequence[str], *, openai: bool = False) -> str:
         command: The words.
         openai: Whether the program looks for its API key in OPENAI_API_KEY.
     """
+    exports = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "200"}
+    head = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items())
+    if openai:
+        head += OPENAI
+    return f"#!/usr/bin/env bash\n{head}exec {in_lines(command)}\n"
+
+
+def in_lines(command: Sequence[str]) -> str:
+    """A command as a shell takes it, an option a line."""
     lines = [shlex.quote(command[0])]
     for word in command[1:]:
         if word.startswith("--"):
             lines.append(shlex.quote(word))
         else:
             lines[-1] += " " + shlex.quote(word)
-    exports = {"PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "COLUMNS": "200"}
-    head = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items())
-    if openai:
-        head += OPENAI
-    return f"#!/usr/bin/env bash\n{head}exec " + " \\\n  ".join(lines) + "\n"
+    return " \\\n  ".join(lines)
 
 
 def is_form_fault(log: str, code: int | None) -> bool:

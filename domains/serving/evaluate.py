@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from benchwright.errors import BadInput, StageFailed, Where
@@ -205,7 +204,7 @@ def _with_evalscope(
         evaluator="evalscope",
         evaluator_version=found.version or tool.version,
         evaluation_version=found.evaluation_version,
-        command=shlex.join(command),
+        command=evalscope.in_lines(command),
         work_dir=output,
         artifacts=str(local.relative_to(place.run_dir)),
         started=started_at(local / "job"),

@@ -110,7 +110,7 @@ def evaluate_dataset(
         data_digest=digest,
         evaluator=NAME if not result_file else f"{NAME} of the engine",
         evaluator_version=VERSION if not result_file else before.commit,
-        command=shlex.join(command),
+        command=evalscope.in_lines(command),
         work_dir=f"{attempt}/out",
         artifacts=str(local.relative_to(place.run_dir)),
         started=started_at(local / "job"),

@@ -283,6 +283,7 @@ table{border-collapse:collapse;margin:.6rem 0}
 td,th{border:1px solid #d0d7de;padding:.3rem .7rem;text-align:left}
 th{background:#f6f8fa}pre{background:#f6f8fa;padding:.7rem;overflow:auto;white-space:pre-wrap}
 .success{color:#116329}.partial{color:#7d4e00}.failed{color:#a40e26}h1 small{font-weight:normal}
+figure{margin:1rem 0}figcaption{color:#57606a;font-size:13px}
 svg text{font:12px system-ui,sans-serif}
 """
 
@@ -299,6 +300,13 @@ def page(title: str, state: str, text: str, pictures: str = "") -> str:
         f'<body class="report"><p class="{html.escape(state)}"><strong>{html.escape(title)}:'
         f" {html.escape(state)}</strong></p>{pictures}{body}</body></html>"
     )
+
+
+def figure(picture: str, caption: str) -> str:
+    """A picture with what it shows; empty for none."""
+    if not picture:
+        return ""
+    return f"<figure>{picture}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
 
 def score_picture(evaluation: Evaluation | None) -> str:
@@ -336,4 +344,4 @@ def score_picture(evaluation: Evaluation | None) -> str:
                 ' stroke-width="3"/>'
             )
         parts.append(f'<circle cx="{value:.1f}" cy="{y}" r="5" fill="#0969da"/>')
-    return "".join(parts) + "</svg>"
+    return figure("".join(parts) + "</svg>", "Each score with its 95 % interval")

@@ -11,7 +11,7 @@ from typing import Any
 
 from domains.serving.load_results import INTERVAL_UNITS, P99_REQUESTS, Summary
 from domains.serving.probe import UNKNOWN, Probe
-from domains.serving.report import fence, row, status_lines, unique
+from domains.serving.report import fence, figure, row, status_lines, unique
 from domains.serving.request import LoadOptions, SpeedRequest
 from domains.serving.speed import LoadRun, SpeedValidation, radix_cache
 
@@ -301,7 +301,11 @@ def plot(summaries: Sequence[Summary]) -> str:
                 f'<text x="{x(at_x) - 8:.1f}" y="{y(at_y) - 8:.1f}" text-anchor="end">'
                 f"{label}</text>"
             )
-    return "".join(parts) + "</svg>"
+    caption = (
+        "Mean latency of a whole answer against throughput; the bars are 95 % intervals over the"
+        " replicates, blue a closed loop, brown an open one"
+    )
+    return figure("".join(parts) + "</svg>", caption)
 
 
 def _highest(summaries: Sequence[Summary], name: str) -> float:
