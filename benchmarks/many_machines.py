@@ -463,12 +463,15 @@ def growth(fleet: Fleet, size: int, round_name: str) -> dict[str, Any]:
     file = write_experiment(fleet.folder / "experiment", "growth", 0.02)
     assert fleet.server is not None
     database = int((fleet.postgres.folder / "data/postmaster.pid").read_text().split()[0])
-    used = [cpu_seconds([fleet.server.pid]), cpu_seconds([database])]
+    workers = [worker.pid for worker in fleet.workers.values()]
+    used = [cpu_seconds([fleet.server.pid]), cpu_seconds([database]), cpu_seconds(workers)]
+    load = [os.getloadavg()[0]]
     began = time.time()
     ids = [fleet.queue(file, tag=round_name) for _ in range(size)]
     submitted = time.time()
     runs = [fleet.ended(run_id, patience_s=60.0 * size + 300) for run_id in ids]
     over = time.time()
+    load.append(os.getloadavg()[0])
     waits = [_moment(run["start_time"]) - _moment(run["created"]) for run in runs]
     spans = [run["total_run_time"] for run in runs]
     states = {run["state_name"] for run in runs}
@@ -483,6 +486,8 @@ def growth(fleet: Fleet, size: int, round_name: str) -> dict[str, Any]:
         "s_of_a_run_median": statistics.median(spans),
         "server_cpu_s_each": (cpu_seconds([fleet.server.pid]) - used[0]) / size,
         "database_cpu_s_each": (cpu_seconds([database]) - used[1]) / size,
+        "workers_cpu_s_each": (cpu_seconds(workers) - used[2]) / size,
+        "load_before_and_after": load,
     }
 
 

@@ -15,7 +15,7 @@ from deployments.fleet.queues import queues_for
 
 LIMIT = 4
 """Runs that a worker has in hand at once: one measures, and the others build, wait for their turn
-or for an approval. Each takes 100 MB and a few seconds of a processor to start."""
+or for an approval."""
 
 BRIDGED = "500,502,504"
 """Answers that a run's client asks again after, beside 429 and 503: what a server gives while its
@@ -66,8 +66,8 @@ def plan_worker(
         "BENCHMARK_HOME": str(home),
     }
     argv = [
-        *(sys.executable, "-m", "prefect", "--no-prompt", "worker", "start"),
-        *("--type", "process", "--pool", pool, "--name", host, "--limit", str(limit)),
+        *(sys.executable, "-m", "deployments.fleet.run_worker"),
+        *("--pool", pool, "--name", host, "--limit", str(limit)),
     ]
     for queue in queues:
         argv += ["--work-queue", queue]

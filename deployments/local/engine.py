@@ -724,7 +724,7 @@ def become(run_dir: Path, cwd: str, circumstances: Circumstances) -> None:
     os.chdir(cwd)
 
 
-def refresh(argv_name: str, settings_differ: bool) -> None:
+def refresh(argv_name: str, settings_differ: bool, heartbeats: bool = False) -> None:
     """Renew what Python and Prefect read once at their start, and what a fork would share."""
     time.tzset()
     tempfile.tempdir = None
@@ -739,6 +739,8 @@ def refresh(argv_name: str, settings_differ: bool) -> None:
 
     if settings_differ:
         prefect.context.refresh_global_settings_context()
+    if heartbeats:
+        return
     root = prefect.context.GLOBAL_SETTINGS_CONTEXT
     # A flow's end waits 0.7 s on average for its heartbeat thread, which sleeps a second at a
     # time. Heartbeats tell a server that a flow has died: here the engine sees it at once. The

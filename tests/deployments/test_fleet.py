@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import uuid
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +181,22 @@ def test_a_workers_runs_bridge_a_restart_of_the_database(tmp_path: Path) -> None
     words = " ".join(made.argv)
     assert "--name a --limit 3" in words
     assert words.endswith("--work-queue host-a --work-queue gpus-1 --work-queue default")
+
+
+def test_a_workers_run_starts_the_interpreter_once_unless_its_deployment_says_how() -> None:
+    """Prefect's own worker imports Prefect in two processes, one after the other."""
+    from prefect.client.schemas.objects import FlowRun
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from deployments.fleet.run_worker import RUN, RunConfiguration, RunWorker
+
+    run = FlowRun(flow_id=uuid.uuid4(), name="a")
+    ours, theirs = RunConfiguration(), RunConfiguration(command="sh -c true")
+    for configuration in (ours, theirs):
+        configuration.prepare_for_flow_run(run)
+    assert ours.command == shlex.join(RUN)
+    assert theirs.command == "sh -c true"
+    assert ours._command_configured, "Prefect starts it as it is"
+    assert RunWorker.type == "process"
+    assert RunWorker.job_configuration is RunConfiguration

@@ -153,6 +153,9 @@ def go_on(fleet: Fleet, folder: RunFolder, host: str) -> None:
 def test_a_killed_worker_ends_no_run(fleet: Fleet) -> None:
     flow_run, folder = begun(fleet, "worker-killed", "alpha")
     worker = fleet.workers["alpha"]
+    pid = folder.owner()
+    assert pid is not None
+    assert os.getsid(pid) == pid, "what its terminal tells a worker is the worker's alone"
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     reported = Reported.of(folder)
@@ -160,6 +163,18 @@ def test_a_killed_worker_ends_no_run(fleet: Fleet) -> None:
     wait_for(lambda: folder.status is not Status.IN_PROGRESS, "the end of the run")
     whole(fleet, folder, reported)
     assert fleet.ended(flow_run)["state_name"] == "Completed"
+
+
+def test_a_run_that_is_cancelled_on_the_server_ends_with_its_stage(fleet: Fleet) -> None:
+    flow_run, folder = begun(fleet, "cancelled", "beta")
+    reported = Reported.of(folder)
+    cancelling = {"state": {"type": "CANCELLING", "message": "by a person"}}
+    fleet.ask("POST", f"flow_runs/{flow_run}/set_state", cancelling)
+    assert fleet.ended(flow_run)["state_name"] == "Cancelled"
+    wait_for(lambda: not folder.alive(), "the end of the run's process", 30)
+    assert folder.read().status is Status.INTERRUPTED
+    assert reported.missing_in(folder) == []
+    wait_for(lambda: not stage_processes(folder.home), "no process of a stage", 10)
 
 
 def test_a_host_that_goes_down_loses_no_finished_replicate(fleet: Fleet) -> None:
@@ -176,10 +191,15 @@ def test_a_host_that_goes_down_loses_no_finished_replicate(fleet: Fleet) -> None
     whole(fleet, folder, reported)
 
 
-def test_a_killed_flow_is_gone_on_with_on_its_host(fleet: Fleet) -> None:
-    _, folder = begun(fleet, "flow-killed", "beta")
+@pytest.mark.parametrize("killed", ["the run", "what stands for it at the worker"])
+def test_a_killed_flow_is_gone_on_with_on_its_host(fleet: Fleet, killed: str) -> None:
+    _, folder = begun(fleet, f"flow-killed-{len(killed)}", "beta")
     pid = folder.owner()
     assert pid is not None
+    assert b"deployments.fleet.template" in command(pid), "it was forked"
+    if killed != "the run":
+        children = tree.descendants([fleet.workers["beta"].pid])
+        [pid] = [one for one in children if b"deployments.fleet.flow_run" in command(one)]
     reported = Reported.of(folder)
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not folder.alive(), "the process is gone", 30)
@@ -187,6 +207,11 @@ def test_a_killed_flow_is_gone_on_with_on_its_host(fleet: Fleet) -> None:
     wait_for(lambda: not stage_processes(folder.home), "no process of a stage", 10)
     go_on(fleet, folder, "beta")
     whole(fleet, folder, reported)
+
+
+def command(pid: int) -> bytes:
+    """A process's command line."""
+    return tree.read_proc(f"/proc/{pid}/cmdline") or b""
 
 
 def settled(fleet: Fleet, folder: RunFolder, host: str) -> None:
