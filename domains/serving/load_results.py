@@ -11,6 +11,7 @@ from statistics import fmean
 
 from domains.serving.load import Point, Slot, points_of
 from domains.serving.request import LoadOptions, Record
+from domains.serving.results import telling_line
 
 P99_REQUESTS = 100
 """Fewest requests that carry a 99th percentile: with fewer, none is expected beyond it, and the
@@ -117,9 +118,9 @@ def _why(folder: Path, code: str, fault: str) -> str:
     words = {"124": "it passed its deadline", "137": "it passed its deadline and was killed"}
     text = words.get(code, f"the load program ended with exit code {code}")
     log = folder / "log"
-    lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
-    if code not in words and lines:
-        text += f": {lines[-1].strip()[-300:]}"
+    said = telling_line(log.read_text("utf-8", "replace")) if log.is_file() else ""
+    if code not in words and said:
+        text += f": {said}"
     return f"{text} ({fault})" if fault and code == "0" else text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,18 @@ from pydantic import Field
 
 from domains.serving.probe import Probe, Said
 from domains.serving.request import Record
+
+_EXCEPTION = re.compile(r"^\s*[\w.]*(Error|Exception)\b.*:")
+
+
+def telling_line(log: str) -> str:
+    """The line of a failed program's log that says why: the last exception, else the last line.
+
+    Programs have words of their own after an exception, such as where to report it.
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    named = [line for line in lines if _EXCEPTION.match(line)]
+    return (named or lines or [""])[-1][-300:]
 
 
 class DatasetResult(Record):

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from domains.serving.probe import Probe, utc
 from domains.serving.request import AccuracyRequest, Limits, Record
-from domains.serving.results import DatasetResult, Evaluation
+from domains.serving.results import DatasetResult, Evaluation, telling_line
 
 
 class State(StrEnum):
@@ -139,7 +139,7 @@ def _readable(result: DatasetResult) -> Check:
     if reason and result.ended_by == "server gone":
         reason += ": the server stopped accepting connections"
     elif reason and result.log_tail:
-        reason += f"; the evaluator's last line: {result.log_tail.splitlines()[-1].strip()[:300]}"
+        reason += f"; the evaluator says: {telling_line(result.log_tail)}"
     return Check(
         name="report is readable", weight=Weight.FATAL, passed=not result.problem, reason=reason
     )

@@ -41,6 +41,9 @@ def test_a_real_model_gives_a_speed_report_over_closed_and_open_loops(
         evalscope_dir,
         sshd,
         load__batch_sizes=[1, 2],
+        # Each request on a connection of its own: this server closes one after a stream, at times
+        # just as the next request is sent on it, which then fails.
+        load__requests_per_slot=1,
         load__rates=[1.0],
         load__requests_per_rate=3,
         load__input_tokens=48,

@@ -124,6 +124,7 @@ def test_deployments_measure_a_real_model_over_ssh(
         load__evalscope=None,
         load__tool_dir=str(evalscope_dir),
         load__batch_sizes=[2],
+        load__requests_per_slot=1,
         load__replicates=1,
         load__warmup=0,
         load__timeout_s=300.0,
@@ -150,5 +151,5 @@ def test_deployments_measure_a_real_model_over_ssh(
     (everyday,) = facts["accuracy"]["datasets"]
     assert everyday["n"] == 3
     (point,) = facts["speed"]["points"]
-    assert (point["sent"], point["failed"]) == (6, 0)
+    assert (point["sent"], point["failed"]) == (2, 0)
     assert parts.marked_processes(sshd.home) == []

@@ -14,7 +14,7 @@ from benchwright.errors import BadInput
 from domains.serving.load import Point, prompts_of, slots_of
 from domains.serving.load_results import Replicate, Sent, figures_of, summarise
 from domains.serving.request import LoadOptions, speed_request
-from domains.serving.results import Progress, Reporter
+from domains.serving.results import Progress, Reporter, telling_line
 from domains.serving.speed_report import COLUMNS, summary_csv
 from domains.serving.speed_runner import SpeedResult, run_speed
 from domains.serving.validate import State
@@ -178,6 +178,18 @@ def test_a_point_that_fails_is_left_out_and_the_others_go_on(tmp_path: Path) -> 
     assert "- Status: partial (1 of 2 points measured)" in text
     rows = (tmp_path / "run" / "speed" / "summary.csv").read_text().splitlines()
     assert len(rows) == 2
+
+
+def test_a_load_program_that_failed_is_quoted_with_its_reason_and_not_its_last_words() -> None:
+    log = (
+        "Running[perf]: 0%\nTraceback (most recent call last):\n"
+        "ValueError: Error: Unable to retrieve usage information\n\n"
+        "This error occurs when:\n1. The API response does not contain usage data\n\n"
+        "If you continue to experience issues, please open an issue on our GitHub repository\n"
+    )
+    assert telling_line(log) == "ValueError: Error: Unable to retrieve usage information"
+    assert telling_line("loading\nout of memory\n") == "out of memory"
+    assert telling_line("") == ""
 
 
 def test_a_server_that_refuses_every_request_gives_no_row(tmp_path: Path) -> None:
