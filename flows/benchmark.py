@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -61,6 +61,7 @@ from flows.submission import (
     share,
     shared_builds,
 )
+from tasks.limits import LimitsAhead
 from tasks.report import conclude, report
 from tasks.session import RunSession, bound
 from tasks.tags import free_tags
@@ -131,13 +132,20 @@ def benchmark(
 def run_experiment(folder: RunFolder) -> State[Any]:
     """Run what a run's folder says, to its record and report."""
     record = folder.read()
-    session = open_session(folder, record)
+    limits = LimitsAhead()
+    session = open_session(folder, record, limits)
     folder.write_results(
         replace(record, view=replace(record.view, fingerprint=session.fingerprint))
     )
     status, error, name = Status.COMPLETED, "", ""
     view = record.view
-    with bound(session), ending_on_signals(session), tags(*run_tags(record)), free_tags():
+    with (
+        bound(session),
+        closing(session.slots),
+        ending_on_signals(session),
+        tags(*run_tags(record)),
+        free_tags(limits),
+    ):
         folder.event({"kind": "run_started", "run_id": view.run_id, "expected": view.expected})
         try:
             for stage in session.config.stages:
@@ -163,7 +171,7 @@ def run_experiment(folder: RunFolder) -> State[Any]:
     return prefect_state(record, name)
 
 
-def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
+def open_session(folder: RunFolder, record: RunRecord, limits: LimitsAhead) -> RunSession:
     """Bind a run's folder to runners, signatures and a fresh fingerprint."""
     config = record.view.config
     environ = dict(os.environ)
@@ -202,7 +210,7 @@ def open_session(folder: RunFolder, record: RunRecord) -> RunSession:
         ),
         domain_version=record.domain_version,
         fingerprint=fingerprint_run(record, home, environ),
-        slots=slots_for(folder, cancelled, findings),
+        slots=slots_for(folder, cancelled, findings, limits),
         samples=list(finished_replicates(record)),
         findings=findings,
         cancelled=cancelled,
@@ -259,7 +267,7 @@ def run_graph(session: RunSession) -> None:
     session.cost = estimate_run(session, hits, len(left))
     graph = GraphRun(session, hits, check, approve, lambda stage: afford(session, stage))
     with ExitStack() as used:
-        used.enter_context(session.slots)
+        used.callback(session.slots.close_behind)
         session.slots.ensure(config.stages)
         for signature in cached.values():
             used.enter_context(session.runner.cache.holding(signature))

@@ -35,6 +35,7 @@ from benchwright.record.prior import priors
 from benchwright.record.run import RunRecord
 from benchwright.record.store import RunFolder
 from benchwright.spec.model import BenchmarkConfig, Stage, StageKind
+from tasks.limits import LimitsAhead
 from tasks.session import RunSession
 from tasks.slots import Slots
 
@@ -85,7 +86,9 @@ def _prices(config: BenchmarkConfig, environ: Mapping[str, str]) -> Prices:
     return Prices("", {})
 
 
-def slots_for(folder: RunFolder, cancelled: threading.Event, findings: list[Finding]) -> Slots:
+def slots_for(
+    folder: RunFolder, cancelled: threading.Event, findings: list[Finding], limits: LimitsAhead
+) -> Slots:
     """The slots of a run on the Prefect server."""
     holder = flow_run.get_id()
     return Slots(
@@ -95,6 +98,7 @@ def slots_for(folder: RunFolder, cancelled: threading.Event, findings: list[Find
         on_wait=lambda text: folder.event({"kind": "waiting", "for": text}),
         on_lost=lambda text: findings.append(Finding("slot-lost", text, caveat=True)),
         holder=UUID(holder) if holder else None,
+        limits=limits,
     )
 
 

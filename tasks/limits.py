@@ -8,21 +8,30 @@ without a word; here both are errors.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import json
+import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
 
 from benchwright.errors import BenchwrightError, GateRefused, Where
 from benchwright.record.home import Layout
 from benchwright.record.store import RunFolder
 
+MOST_LIMITS = 200
+"""As many as one request gives; of a server with more, one may be among the rest."""
+
 QUEUE_SLOTS = 1000
 """More than will ever wait for one host."""
+
+TAG_PREFIX = "tag:"
+"""Of the names of limits that Prefect applies to tasks with a tag."""
 
 LEASES = ".leases"
 """File in a run's folder with the leases that it holds, for who finds it dead."""
@@ -46,8 +55,58 @@ def gpu_limit(host: str) -> str:
     return f"gpu:{host}"
 
 
-def ensure_limits(client: SyncPrefectClient, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Create the limits that are missing; one request for each that is there.
+@dataclass(frozen=True, slots=True)
+class KnownLimits:
+    """The limits of a server at one moment.
+
+    Attributes:
+        named: Each by name, as the server has it (`limit`, `active`, `active_slots`).
+        tagged: Whether a tag is limited, or may be: the server has too many limits to tell.
+    """
+
+    named: Mapping[str, Mapping[str, Any]]
+    tagged: bool
+
+
+def read_limits(client: SyncPrefectClient) -> KnownLimits:
+    """What limits there are, by two requests."""
+    named = client.request(
+        "POST", "/v2/concurrency_limits/filter", json={"limit": MOST_LIMITS, "offset": 0}
+    ).json()
+    # Limits of tags from before Prefect kept them with the others.
+    older = client.request(
+        "POST", "/concurrency_limits/filter", json={"limit": 1, "offset": 0}
+    ).json()
+    by_name = {str(limit["name"]): limit for limit in named}
+    tagged = any(name.startswith(TAG_PREFIX) for name in by_name)
+    return KnownLimits(by_name, tagged or bool(older) or len(named) >= MOST_LIMITS)
+
+
+class LimitsAhead:
+    """Asks a server for its limits while other things are done."""
+
+    def __init__(self) -> None:
+        self._known: KnownLimits | None = None
+        context = contextvars.copy_context()  # Prefect's settings are in it
+        self._thread = threading.Thread(
+            target=context.run, args=(self._ask,), name="limits", daemon=True
+        )
+        self._thread.start()
+
+    def known(self) -> KnownLimits | None:
+        """What it answered; None where it didn't."""
+        self._thread.join()
+        return self._known
+
+    def _ask(self) -> None:
+        with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+            self._known = read_limits(client)
+
+
+def ensure_limits(
+    client: SyncPrefectClient, wanted: Mapping[str, int], known: KnownLimits | None = None
+) -> dict[str, int]:
+    """Create the limits that are missing; one request for each that is there and not known.
 
     A limit above what is wanted is lowered: there can't be more devices than there are. One
     below stays: somebody keeps the rest for others.
@@ -55,6 +114,7 @@ def ensure_limits(client: SyncPrefectClient, wanted: Mapping[str, int]) -> dict[
     Args:
         client: To the server.
         wanted: Slots by name of the limit.
+        known: What the server was asked already.
 
     Returns:
         The slots that each has now.
@@ -64,7 +124,8 @@ def ensure_limits(client: SyncPrefectClient, wanted: Mapping[str, int]) -> dict[
     """
     there: dict[str, int] = {}
     for name, slots in wanted.items():
-        found = read_limit(client, name)
+        found = known.named.get(name) if known is not None else None
+        found = dict(found) if found is not None else read_limit(client, name)
         if found is None:
             with contextlib.suppress(ObjectAlreadyExists, PrefectHTTPStatusError):
                 client.request(

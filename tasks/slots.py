@@ -14,6 +14,7 @@ A run that is killed gives nothing back: another run of the same home frees its 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import json
 import threading
 import time
@@ -34,6 +35,7 @@ from benchwright.spec.model import Stage, StageKind
 from tasks.limits import (
     LEASES,
     QUEUE_SLOTS,
+    LimitsAhead,
     ensure_limits,
     free_leaked,
     give_back,
@@ -88,6 +90,7 @@ class Slots:
         on_wait: Called with a sentence where another run has the slots.
         on_lost: Called with a sentence where the server took slots back while they were in use.
         holder: The flow run's id, for Prefect's pages.
+        limits: Asks which limits there are, if that was begun already.
     """
 
     home: Path
@@ -96,12 +99,14 @@ class Slots:
     on_wait: Callable[[str], None]
     on_lost: Callable[[str], None]
     holder: UUID | None = None
+    limits: LimitsAhead | None = None
     _client: SyncPrefectClient | None = None
     _leases: dict[str, Lease] = field(default_factory=dict)
     _kept: dict[str, Lease] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _done: threading.Event = field(default_factory=threading.Event)
     _renewal: threading.Thread | None = None
+    _closing: threading.Thread | None = None
 
     def ensure(self, stages: Sequence[Stage]) -> None:
         """Make sure that every limit that these stages need is there, and large enough.
@@ -118,7 +123,8 @@ class Slots:
             if stage.resources.gpus and stage.host is None:
                 # All that are there, not only those that this run may see.
                 wanted[gpu_limit(host)] = len(read_machine({}).gpus)
-        there = ensure_limits(self.client, wanted)
+        known = self.limits.known() if self.limits is not None else None
+        there = ensure_limits(self.client, wanted, known)
         for stage in stages:
             name = gpu_limit(stage.host or host_name())
             if not stage.resources.gpus:
@@ -164,6 +170,12 @@ class Slots:
 
     def close(self) -> None:
         """Give everything back, and end the connection."""
+        if self._closing is not None:
+            self._closing.join()
+        else:
+            self._close()
+
+    def _close(self) -> None:
         self.let_go()
         for lease in list(self._leases.values()):
             self._free(lease)
@@ -174,11 +186,13 @@ class Slots:
             self._client.__exit__(None, None, None)
             self._client = None
 
-    def __enter__(self) -> Slots:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def close_behind(self) -> None:
+        """Begin to give everything back; `close` waits for it."""
+        context = contextvars.copy_context()
+        self._closing = threading.Thread(
+            target=context.run, args=(self._close,), name="slots-closing", daemon=True
+        )
+        self._closing.start()
 
     @property
     def client(self) -> SyncPrefectClient:

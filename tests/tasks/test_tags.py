@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from prefect import flow, task, task_engine
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 
-from tasks import tags
-from tasks.tags import any_tag_limited, free_tags
+from tasks import limits, tags
+from tasks.limits import LimitsAhead
+from tasks.tags import free_tags
 
 
 @task(tags={"kind:prep"})
@@ -33,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @flow
 def once() -> None:
-    with free_tags():
+    with free_tags(LimitsAhead()):
         state = tagged(return_state=True)
     assert state.is_completed()
 
@@ -45,7 +47,9 @@ def test_prefect_asks_through_us() -> None:
 def test_a_tagged_task_asks_for_no_slot_where_no_tag_is_limited(
     prefect_api: str, asked: list[Any]
 ) -> None:
-    assert not any_tag_limited()
+    known = LimitsAhead().known()
+    assert known is not None
+    assert not known.tagged
     once()
     assert asked == []
 
@@ -63,3 +67,27 @@ def test_a_limited_tag_is_asked_for(prefect_api: str, asked: list[Any]) -> None:
 def test_outside_of_a_run_nothing_is_changed(prefect_api: str, asked: list[Any]) -> None:
     flow(lambda: tagged(), name="plain")()
     assert asked == [["tag:kind:prep"]]
+
+
+def test_where_the_server_does_not_say_prefect_asks(
+    prefect_api: str, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(client: object) -> None:
+        raise RuntimeError("no answer")
+
+    monkeypatch.setattr(limits, "read_limits", broken)
+    once()
+    assert asked == [["tag:kind:prep"]]
+
+
+def test_more_limits_than_one_answer_holds_may_have_a_tags_among_them(
+    prefect_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with get_client(sync_client=True) as client:
+        name = "one-of-many"
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
+        try:
+            monkeypatch.setattr(limits, "MOST_LIMITS", 1)
+            assert limits.read_limits(client).tagged
+        finally:
+            client.delete_global_concurrency_limit_by_name(name)
