@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.fleet.flow_run import TEMPLATE, answer
-from deployments.local.engine import QuickExit, prefect_part, refresh, warm_up
+from deployments.local.engine import QuickExit, prefect_part, refresh, refresh_prefect, warm_up
 from deployments.local.environment import code_digest
 from deployments.local.protocol import peer_user
 
@@ -243,7 +243,8 @@ def become(request: Mapping[str, Any]) -> int:
     differ = prefect_part(environ) != prefect_part(os.environ)
     os.environ.clear()
     os.environ.update(environ)
-    refresh("prefect", differ, heartbeats=True)
+    refresh("prefect")
+    refresh_prefect(differ, heartbeats=True)
     sys.modules.pop("prefect.engine", None)  # it is to be the main module, and not there twice
     try:
         runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)

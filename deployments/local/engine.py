@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import logging
@@ -25,7 +26,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from benchwright.errors import BenchwrightError
 from benchwright.execution.orphans import sweep_orphans
@@ -53,6 +54,9 @@ from deployments.local.state import (
     touch_use,
     write_record,
 )
+
+if TYPE_CHECKING:
+    from prefect.context import SettingsContext
 
 CANCEL_GRACE_S = 10.0
 """How long a run may take to end after each signal: INT, TERM, KILL (seconds)."""
@@ -577,7 +581,7 @@ def main() -> int:
     )
     news.step("loading")
     try:
-        warm_up(options.entry)
+        warm_up(options.entry, protocol.TALK_ENTRY)
     except Exception as error:
         news.failed(f"{type(error).__name__}: {error}")
         raise
@@ -597,20 +601,21 @@ def main() -> int:
     return quick.code
 
 
-def warm_up(entry: str) -> None:
+def warm_up(*entries: str) -> None:
     """Import what runs and commands need, and leave it as it is before a fork.
 
     The module of an entry may have a function `warm_up` of its own.
     """
     for name in WARM:
         importlib.import_module(name)
-    for wanted in (entry, protocol.TALK_ENTRY):
-        module = wanted.partition(":")[0]
+    for entry in entries:
+        module = entry.partition(":")[0]
         getattr(importlib.import_module(module), "warm_up", lambda: None)()
+    without_heartbeats()
     if threading.active_count() > 1:
         # A fork copies only the thread that calls it: what another holds stays held for ever.
         names = [thread.name for thread in threading.enumerate()]
-        raise RuntimeError(f"importing {module} started threads: {', '.join(names)}")
+        raise RuntimeError(f"importing {entries} started threads: {', '.join(names)}")
     gc.collect()
     gc.freeze()
 
@@ -631,7 +636,8 @@ def run(home: LocalHome, api_url: str, request: Mapping[str, Any]) -> int:
     settings_differ = prefect_part(environment) != prefect_part(os.environ)
     os.environ.clear()
     os.environ.update(environment)
-    refresh(request.get("argv_name", "benchwright"), settings_differ)
+    refresh(request.get("argv_name", "benchwright"))
+    refresh_prefect(settings_differ)
     try:
         module, _, name = request.get("entry", protocol.DEFAULT_ENTRY).partition(":")
         entry: Callable[[Path], int] = getattr(importlib.import_module(module), name)
@@ -656,7 +662,7 @@ def talk(request: Mapping[str, Any]) -> NoReturn:
         os.close(fd)
     os.environ.clear()
     os.environ.update(request["env"])
-    refresh(request["program"], settings_differ=False)
+    refresh(Path(request["program"]).name)
     sys.argv = [request["program"], *request["argv"]]
     open_streams()
     connection.sendall(protocol.encode({"event": "talking"}))
@@ -724,8 +730,8 @@ def become(run_dir: Path, cwd: str, circumstances: Circumstances) -> None:
     os.chdir(cwd)
 
 
-def refresh(argv_name: str, settings_differ: bool, heartbeats: bool = False) -> None:
-    """Renew what Python and Prefect read once at their start, and what a fork would share."""
+def refresh(argv_name: str) -> None:
+    """Renew what Python read once at its start, and what a fork would share."""
     time.tzset()
     tempfile.tempdir = None
     sys.argv = [argv_name]
@@ -734,21 +740,33 @@ def refresh(argv_name: str, settings_differ: bool, heartbeats: bool = False) -> 
         sys.modules["numpy"].random.seed()
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(argv_name[:15])
+
+
+def refresh_prefect(settings_differ: bool, heartbeats: bool = False) -> None:
+    """Renew the settings that Prefect read once at its start."""
     import prefect.context
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
 
     if settings_differ:
         prefect.context.refresh_global_settings_context()
-    if heartbeats:
-        return
+        without_heartbeats.cache_clear()
+    if not heartbeats:
+        prefect.context.GLOBAL_SETTINGS_CONTEXT = without_heartbeats()
+
+
+@functools.cache
+def without_heartbeats() -> SettingsContext:
+    """Prefect's settings, but for the heartbeats of flows.
+
+    A flow's end waits 0.7 s on average for its heartbeat thread, which sleeps a second at a time.
+    Heartbeats tell a server that a flow has died: here the engine sees it at once. The environment
+    can't say "none".
+    """
+    import prefect.context
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY
+
     root = prefect.context.GLOBAL_SETTINGS_CONTEXT
-    # A flow's end waits 0.7 s on average for its heartbeat thread, which sleeps a second at a
-    # time. Heartbeats tell a server that a flow has died: here the engine sees it at once. The
-    # environment can't say "none".
     silent = root.settings.copy_with_update({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
-    prefect.context.GLOBAL_SETTINGS_CONTEXT = prefect.context.SettingsContext(
-        profile=root.profile, settings=silent
-    )
+    return prefect.context.SettingsContext(profile=root.profile, settings=silent)
 
 
 if __name__ == "__main__":
