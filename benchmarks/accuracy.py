@@ -133,6 +133,7 @@ def main() -> None:
     spent: Spent = {side: {length: [] for length in LENGTHS} for side in SIDES}
     if options.add:
         spent = earlier()
+    loads: list[float] = []
     draw = random.Random(options.seed + len(spent["evalscope"][LENGTHS[0]]))
     tool_dir = os.environ.get("BENCHWRIGHT_EVALSCOPE_DIR")
     tool = evalscope.ensure(LocalHost(), wanted=EVALSCOPE_VERSION, given=None, tool_dir=tool_dir)
@@ -148,13 +149,14 @@ def main() -> None:
                 for number in range(options.rounds):
                     for length in draw.sample(LENGTHS, len(LENGTHS)):
                         with alone(options.lock):
+                            loads.append(os.getloadavg()[0])
                             for side in draw.sample(SIDES, len(SIDES)):
                                 output = folder / "work" / f"{number}-{length}"
                                 command = command_of(side, tool, port, data, length, output)
                                 spent[side][length].append(timed(command, env))
         finally:
             subprocess.run([OURS, "down"], env=env, check=True)
-    report(spent)
+    report(spent, loads)
 
 
 def command_of(
@@ -181,7 +183,8 @@ def command_of(
     )
 
 
-def report(spent: Spent) -> None:
+def report(spent: Spent, loads: list[float]) -> None:
+    """Print and write the figures; `loads` are the machine's before each pair: ours, or others'."""
     rounds = len(spent["evalscope"][LENGTHS[0]])
     bare = {length: statistics.median(spent["evalscope"][length]) for length in LENGTHS}
     over = {
@@ -212,6 +215,7 @@ def report(spent: Spent) -> None:
         "growth": growth,
         "overhead_on_ten_minutes_s": at_ten_minutes,
         "limit_s": LIMIT_S,
+        "load_before_a_pair": loads,
     }
     print("written:", write_results("accuracy", figures, ("prefect",)))
 
