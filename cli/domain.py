@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from benchwright.errors import BadInput
+from benchwright.errors import BadInput, Where
+from cli.options import json_option
+from cli.output import print_json
 
 
 @click.command(
@@ -20,7 +22,8 @@ from benchwright.errors import BadInput
     "--python/--yaml", "as_python", default=None, help="A typed Python domain, or a YAML file."
 )
 @click.option("--into", metavar="DIR", default=".", help="Where to write. Default: here.")
-def domain(name: str, recipe: str | None, as_python: bool | None, into: str) -> None:
+@json_option
+def domain(name: str, recipe: str | None, as_python: bool | None, into: str, as_json: bool) -> None:
     """Write a commented, runnable configuration, or a typed Python domain with its test.
 
     With --recipe, or --yaml: NAME.yaml. Otherwise a Python domain.
@@ -38,12 +41,28 @@ def domain(name: str, recipe: str | None, as_python: bool | None, into: str) -> 
             raise BadInput(
                 f"{Path(into, path)} exists; nothing was written", hint="choose another name"
             )
-    for path, text in files.items():
-        target = Path(into, path)
+    written = [_write(Path(into, path), text) for path, text in files.items()]
+    first = next(path for path in written if path.suffix == ".yaml")
+    if as_json:
+        print_json({"written": [str(path) for path in written], "configuration": str(first)})
+        return
+    for path in written:
+        click.echo(path)
+    click.echo(f"next: benchwright plan {first}", err=True)
+
+
+def _write(target: Path, text: str) -> Path:
+    """Write one file; a script can be executed."""
+    try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
         if text.startswith("#!"):
             target.chmod(0o755)
-        click.echo(target)
-    first = next(path for path in files if path.endswith(".yaml"))
-    click.echo(f"next: benchwright plan {Path(into, first)}", err=True)
+    except OSError as problem:
+        raise BadInput(
+            f"can't be written: {problem.strerror}",
+            where=Where(file=problem.filename or target),
+            expected="a folder that you may write to",
+            hint="name another one with --into DIR",
+        ) from problem
+    return target
