@@ -99,6 +99,8 @@ class Progress:
             self.say(f"{event['stage']}: {event['text']}")
         elif kind == "replicate_done":
             self._replicate(event)
+        elif kind == "judging" and self._terminal:
+            self.say("judging, and writing the report")
         elif kind == "run_started" and event.get("expected"):
             self._expected = int(event["expected"])
 
@@ -127,8 +129,6 @@ class Progress:
             remaining = max(self._expected - self._done, 0)
             left = f" of {self._expected}, about {seconds(remaining * self._mean())} left"
         self._now_and_then(f"measuring: {self._done}{left}")
-        if self._terminal and self._done == self._expected:
-            self.say("judging, and writing the report")
 
     def _now_and_then(self, text: str) -> None:
         """Show what changes often: in a log only a line in a while."""

@@ -321,6 +321,7 @@ def finish(session: RunSession, status: Status, error: str) -> RunRecord:
         Exception: A fault of Benchwright's own; the run is recorded as failed, with the fault.
     """
     settle(session)
+    session.folder.event({"kind": "judging"})
     try:
         report.with_options(task_run_name="report", tags=["kind:report"])(status.value, error)
     except Exception as problem:

@@ -35,6 +35,12 @@ from deployments.local.state import (
 TAIL_S = 0.05
 """How often a run's events are read while it is followed (seconds)."""
 
+LAST_TAIL_S = 0.005
+"""The same once nothing is measured any more, and somebody waits for the answer (seconds)."""
+
+LAST_EVENTS = ("judging",)
+"""Kinds of events that say that a run has measured all that it will."""
+
 LAST_STEPS_S = 10.0
 """How long `down` waits for a run whose record is whole to tell Prefect (seconds)."""
 
@@ -118,10 +124,11 @@ class Submission:
             last: Kind of the event after which nothing more is waited for; one that was there
                 before the run was handed over, as of a run that is resumed, doesn't count.
         """
-        told = False
+        told, tail_s = False, TAIL_S
 
         def look(event: dict[str, Any]) -> None:
-            nonlocal told
+            nonlocal told, tail_s
+            tail_s = LAST_TAIL_S if event.get("kind") in LAST_EVENTS else TAIL_S
             told = told or (event.get("kind") == last and self._offset > self._old)
             if on_event is not None:
                 on_event(event)
@@ -129,7 +136,7 @@ class Submission:
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection, selectors.EVENT_READ)
             while self._ended is None:
-                selector.select(TAIL_S)
+                selector.select(tail_s)
                 self._hand_on(look)
                 if told:
                     return Ended(code=None, told=True)
