@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from domains.serving.load_results import INTERVAL_UNITS, P99_REQUESTS, Summary
+from domains.serving.load_results import INTERVAL_UNITS, P99_REQUESTS, PEAK_WINDOW_S, Summary
 from domains.serving.probe import UNKNOWN, Probe
 from domains.serving.report import fence, figure, row, status_lines, unique
 from domains.serving.request import LoadOptions, SpeedRequest
@@ -55,17 +55,20 @@ def _cells(summary: Summary) -> tuple[str, ...]:
     means = summary.means
     assert means is not None, "a row is of a point that was measured"
     p99 = NOT_CARRIED if summary.p99_itl_ms is None else f"{summary.p99_itl_ms:.2f}"
-    values = (
-        means.input_tok_s,
-        means.output_tok_s,
-        means.peak_output_tok_s,
-        means.total_tok_s,
+    peak = means.peak_output_tok_s
+    rates = (
+        _number(means.input_tok_s),
+        _number(means.output_tok_s),
+        NOT_CARRIED if peak is None else _number(peak),
+        _number(means.total_tok_s),
+    )
+    times = (
         means.e2e_ms,
         means.ttft_ms,
         means.tpot_ms,
         means.itl_ms,
     )
-    return (f"{summary.point.value:g}", *(_number(value) for value in values), p99)
+    return (f"{summary.point.value:g}", *rates, *(_number(value) for value in times), p99)
 
 
 def _number(value: float | None, digits: int = 2) -> str:
@@ -127,9 +130,11 @@ def _shape(load: LoadOptions) -> str:
         f" point after {_times(load.warmup, 'warm-up')}, in random order (seed {load.seed})"
     )
     if load.closed_loop:
-        shape += f"; closed loop: {load.requests_per_slot} requests for each one in flight"
+        shape += (
+            f"; closed loop: {_times(load.requests_per_slot, 'request')} for each one in flight"
+        )
     if load.rates:
-        shape += f"; open loop: {load.requests_per_rate} requests at each rate"
+        shape += f"; open loop: {_times(load.requests_per_rate, 'request')} at each rate"
     return shape
 
 
@@ -200,6 +205,12 @@ def _tables(summaries: Sequence[Summary]) -> list[str]:
             f"An interval stands only where at least {INTERVAL_UNITS} replicates carry it.",
             "",
         ]
+    if any(s.means is not None and s.means.peak_output_tok_s is None for s in summaries):
+        least = (
+            f"A peak stands only where a replicate lasts longer than {PEAK_WINDOW_S:g} s, and its"
+            " load program says when each request started."
+        )
+        lines += [least, ""]
     fewer = [s for s in summaries if s.means is not None and s.p99_itl_ms is None]
     if fewer:
         lines += [
