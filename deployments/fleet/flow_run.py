@@ -14,8 +14,10 @@ import signal
 import socket
 import sys
 
+from deployments.local.protocol import peer_user
+
 TEMPLATE = "BENCHWRIGHT_TEMPLATE"
-"""Names the socket of the worker's template."""
+"""Names the socket of the worker's template: a name of the kernel's, which is no file."""
 
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -24,6 +26,11 @@ def answer(connection: socket.socket, **said: object) -> None:
     """Send a message; who has gone misses it."""
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps(said).encode() + b"\n")
+
+
+def address(name: str) -> str:
+    """A socket's address in the kernel's own space of names (unix(7), abstract)."""
+    return f"\0{name}"
 
 
 def main() -> None:
@@ -53,7 +60,9 @@ def forked(template: str) -> int | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         request = json.dumps({"env": dict(os.environ), "cwd": os.getcwd()}).encode()  # noqa: PTH109
         try:
-            connection.connect(template)
+            connection.connect(address(template))
+            if peer_user(connection) != os.geteuid():
+                return None  # the name is free again, and somebody else's
             socket.send_fds(connection, [request[:1]], [0, 1, 2])
             connection.sendall(request[1:] + b"\n")
             lines = connection.makefile("rb")

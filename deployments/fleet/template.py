@@ -14,20 +14,18 @@ import contextlib
 import json
 import os
 import runpy
+import secrets
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from deployments.fleet.flow_run import TEMPLATE, answer
+from deployments.fleet.flow_run import TEMPLATE, address, answer
 from deployments.local.engine import QuickExit, prefect_part, refresh, refresh_prefect, warm_up
 from deployments.local.environment import code_digest
 from deployments.local.protocol import peer_user
@@ -50,20 +48,20 @@ def start(environ: MutableMapping[str, str]) -> None:
     Args:
         environ: The worker's environment, which its runs get.
     """
-    folder = Path(tempfile.mkdtemp(prefix="benchwright-template-"))
-    path = folder / "sock"
+    # A name of the kernel's, which goes with its process however that ends: no file is left.
+    name = f"benchwright-{secrets.token_hex(16)}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
+        listener.bind(address(name))
         listener.listen(64)
         # Its standard input is a pipe that nobody writes to: its end is this process's end.
         process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, str(listener.fileno()), str(folder)],
+            [sys.executable, "-m", __spec__.name, str(listener.fileno())],
             env=environ,
             stdin=subprocess.PIPE,
             pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C at the worker's terminal is the worker's
         )
-    environ[TEMPLATE] = str(path)
+    environ[TEMPLATE] = name
     atexit.register(process.stdin.close)  # type: ignore[union-attr]
 
 
@@ -259,13 +257,12 @@ def become(request: Mapping[str, Any]) -> int:
 def main() -> int:
     """The template's process, and after a fork a run's."""
     quick = QuickExit()
-    listener, folder = int(sys.argv[1]), Path(sys.argv[2])
+    listener = int(sys.argv[1])
     os.set_inheritable(listener, False)
     warm_up(ENTRY)
     template = Template(socket.socket(fileno=listener), sys.stdin.fileno())
     request = template.serve()
     if request is None:
-        shutil.rmtree(folder, ignore_errors=True)
         return 0
     del template
     quick.code = become(request)

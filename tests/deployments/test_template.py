@@ -67,9 +67,9 @@ def test_a_run_whose_interpreter_would_start_otherwise_is_not_forked(
     assert flow_run.forked(holder[1]) is None
 
 
-def test_without_a_template_a_run_starts_an_interpreter_of_its_own(tmp_path: Path) -> None:
+def test_without_a_template_a_run_starts_an_interpreter_of_its_own() -> None:
     assert flow_run.forked("") is None
-    assert flow_run.forked(str(tmp_path / "nobody")) is None
+    assert flow_run.forked("benchwright-nobody") is None
     done = subprocess.run(
         [sys.executable, "-m", "deployments.fleet.flow_run"],
         env={**os.environ, flow_run.TEMPLATE: "", "PREFECT__FLOW_RUN_ID": "none"},
@@ -107,11 +107,25 @@ def test_only_what_is_read_at_the_start_decides_whether_it_can_be_forked() -> No
 def test_it_ends_with_its_worker_and_leaves_nothing(
     holder: tuple[subprocess.Popen[str], str],
 ) -> None:
-    process, path = holder
-    assert Path(path).exists()
+    process, name = holder
     process.kill()
     process.wait()
     deadline = time.monotonic() + 20
-    while Path(path).parent.exists():
-        assert time.monotonic() < deadline, "its folder is still there"
+    while name in Path("/proc/net/unix").read_text():
+        assert time.monotonic() < deadline, "it still listens"
         time.sleep(0.02)
+    assert flow_run.forked(name) is None
+
+
+def test_a_name_that_is_somebody_elses_by_now_is_told_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = f"benchwright-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.bind(flow_run.address(name))
+        stranger.listen()
+        monkeypatch.setattr(flow_run, "peer_user", lambda _connection: os.geteuid() + 1)
+        assert flow_run.forked(name) is None
+        heard, _ = stranger.accept()
+        with heard:
+            assert heard.recv(1) == b""
