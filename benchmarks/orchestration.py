@@ -23,12 +23,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import psutil
+
 from benchmarks.peers import install
 from benchmarks.results_file import write_results
 from deployments.local import client
-from deployments.local.state import LocalHome
+from deployments.local.state import LocalHome, read_server
 
 STAGES = 20
+
+RESTED_S, RESTED_PERCENT = 0.25, 5.0
+"""The server rests when it takes less of a core than this over so long."""
+
 SNAKEMAKE, DVC = "snakemake==9.27.0", "dvc==3.67.1"
 
 
@@ -79,8 +85,18 @@ class Ours:
         _run([*self.command, "run", "chain.yaml", "--json"], self.folder, self.env)
 
     def rest(self) -> None:
-        """The terminal has its answer before Prefect has: the next tool is not to pay for that."""
-        client.wait_for_last_steps(LocalHome(self.folder / "home"))
+        """Wait until nothing of the last run goes on: the next tool is not to pay for it.
+
+        The terminal has its answer before Prefect has its last state, and the server stores the
+        events of a run's tasks behind it.
+        """
+        home = LocalHome(self.folder / "home")
+        client.wait_for_last_steps(home)
+        record = read_server(home)
+        assert record is not None
+        server = psutil.Process(record.pid)
+        while server.cpu_percent(interval=RESTED_S) > RESTED_PERCENT:
+            pass
 
     def close(self) -> None:
         subprocess.run([*self.command, "down"], env=self.env, check=True, cwd=self.folder)
