@@ -638,6 +638,7 @@ def run(home: LocalHome, api_url: str, request: Mapping[str, Any]) -> int:
     os.environ.update(environment)
     refresh(request.get("argv_name", "benchwright"))
     refresh_prefect(settings_differ)
+    log_plainly()
     try:
         module, _, name = request.get("entry", protocol.DEFAULT_ENTRY).partition(":")
         entry: Callable[[Path], int] = getattr(importlib.import_module(module), name)
@@ -751,6 +752,23 @@ def refresh_prefect(settings_differ: bool, heartbeats: bool = False) -> None:
         without_heartbeats.cache_clear()
     if not heartbeats:
         prefect.context.GLOBAL_SETTINGS_CONTEXT = without_heartbeats()
+
+
+def log_plainly() -> None:
+    """Write the lines of Prefect's log as they are.
+
+    They go to a file; Rich, which colours them for a terminal, takes a millisecond for each.
+    """
+    from prefect.logging.handlers import PrefectConsoleHandler
+
+    logger = logging.getLogger()
+    for handler in logger.handlers[:]:
+        if isinstance(handler, PrefectConsoleHandler):
+            plain = logging.StreamHandler(sys.stderr)
+            plain.setLevel(handler.level)
+            plain.setFormatter(handler.formatter)
+            logger.removeHandler(handler)
+            logger.addHandler(plain)
 
 
 @functools.cache
