@@ -87,7 +87,9 @@ def _wait(connection: socket.socket, lines: protocol.Lines) -> int:
 
     connection.settimeout(None)
     for number in HANDED_ON:
-        signal.signal(number, hand_on)
+        # A shell has what it starts in the background of a script ignore Ctrl-C.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, hand_on)
     ended: dict[str, Any] = {}
     with contextlib.suppress(OSError):
         ended = _next(connection, lines)

@@ -178,6 +178,26 @@ def test_ctrl_c_here_ends_the_run_and_what_it_started(home: Path, tmp_path: Path
     assert gone(child)
 
 
+def test_a_signal_that_was_to_be_ignored_here_is_ignored(home: Path, tmp_path: Path) -> None:
+    config = experiment(tmp_path / "experiment", replication={"replicates": 1, "warmup": 0})
+    hold = config.parent / "hold"
+    hold.touch()
+    script = (config.parent / "search.sh").read_text()
+    wait = f"echo here > waits; while test -f {hold}; do sleep 0.02; done\n"
+    (config.parent / "search.sh").write_text(script.replace("echo run", f"{wait}echo run", 1))
+    terminal = subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *BENCHWRIGHT, "run", config.name],
+        cwd=config.parent,
+        env=environment(home),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until((config.parent / "waits").exists, "a replicate under way")
+    terminal.send_signal(signal.SIGINT)
+    hold.unlink()
+    assert terminal.wait(60) == 0
+
+
 def test_a_run_outlives_its_terminal_and_the_command_does_not(home: Path, tmp_path: Path) -> None:
     terminal, child = hanging(home, tmp_path / "experiment")
     before = commands(home)
