@@ -43,8 +43,8 @@ from domains.serving.request import EVALSCOPE_VERSION, accuracy_request, find_da
 ROOT = Path(__file__).parents[1]
 MODEL = "org/standin"
 ANSWER_S = 12.0
-"""Seconds for each answer; with 16 in flight. The evaluator's own work for each item takes processor
-time, more of it on a busy machine: with short answers that is all that would be compared."""
+"""Seconds for each answer; with 16 in flight. The evaluator's own work for each item takes a time
+that varies, more so on a busy machine: with short answers little else would be compared."""
 
 LENGTHS = (16, 128)
 """Items of a short and a long evaluation: 1 and 8 waves of answers."""
