@@ -80,7 +80,8 @@ def resume(
     from benchwright.record.store import RunStore
     from cli.follow import Progress, follow
     from cli.run import print_detached, show_result
-    from deployments.local.client import ensure_local, submit
+    from deployments.local.client import ensure_local, submit, wait_for_last_steps
+    from deployments.local.state import LocalHome
 
     place = open_home(home)
     elsewhere = bool(on) and on != host_name()
@@ -93,6 +94,7 @@ def resume(
     run_id = run if elsewhere else find_run(place, run)
     served = elsewhere or bool(os.environ.get("PREFECT_API_URL"))
     if not served:
+        wait_for_last_steps(LocalHome(place))  # of the process that it had before
         prepare_resume(RunStore(place).open(run_id), os.environ)
     if max_cost is not None:
         consent = Consent.now(getpass.getuser(), max_cost, "unattended")

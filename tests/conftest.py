@@ -25,6 +25,10 @@ TEST_IDLE_S = 600.0
 """What a test session starts ends by itself, should the session be killed (seconds)."""
 
 
+LAST_WORDS_S = 10.0
+"""For what flows of a test's process have still to tell a server; one of them may be gone."""
+
+
 @pytest.fixture(scope="session")
 def local_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home folder with a real Prefect server, one for all of a session's worker processes.
@@ -56,8 +60,8 @@ def send_last_words() -> None:
         from prefect.events.worker import EventsWorker
         from prefect.logging.handlers import APILogWorker
 
-        EventsWorker.drain_all()
-        APILogWorker.drain_all()
+        EventsWorker.drain_all(timeout=LAST_WORDS_S)
+        APILogWorker.drain_all(timeout=LAST_WORDS_S)
 
 
 @pytest.fixture(scope="session")

@@ -147,7 +147,7 @@ def test_a_run_that_spent_what_was_approved_goes_on_with_a_higher_ceiling(
     finished = benchwright(
         "resume", folder.run_id, "--max-cost", "50", "--json", cwd=tmp_path, home=home
     )
-    assert finished.returncode == 0, finished.stderr
+    assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
     good = [sample.started for sample in folder.samples() if sample.ok]
     assert good[: len(kept)] == kept
     assert len(good) == 6

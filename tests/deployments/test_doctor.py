@@ -16,7 +16,7 @@ from benchwright.planning.health.check import Check, Examination, Place, State, 
 from benchwright.record.run import Status
 from benchwright.record.store import RunFolder
 from deployments import doctor
-from deployments.local import client
+from deployments.local import client, protocol
 from deployments.local.environment import EngineIdentity
 from deployments.local.state import LocalHome, read_engine, read_server
 from deployments.security import Protection
@@ -72,7 +72,7 @@ def test_an_engine_that_does_not_answer_is_broken_and_replaced(
     local = start_engine(home)
     record = read_engine(local.home, local.key)
     assert record is not None
-    monkeypatch.setattr(client, "ANSWER_S", 0.2)
+    monkeypatch.setattr(protocol, "ANSWER_S", 0.2)
     os.kill(record.pid, signal.SIGSTOP)
     seen = look(home, doctor.LOCAL, "engine").seen
     assert (seen.state, str(record.pid) in seen.sentence) == (State.BROKEN, True)
