@@ -34,7 +34,7 @@ test: $(VENV)/.dev
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -q -m slow
+	$(BIN)/pytest -q -n 2 --dist loadfile -m slow
 
 # Once more, one at a time, what failed in the run before: a fault fails again, a machine that was
 # busy at that moment doesn't.
