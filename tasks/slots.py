@@ -42,6 +42,7 @@ from tasks.limits import (
     gpu_limit,
     measure_limit,
     queue_limit,
+    read_leases,
     read_limit,
     refuse_above,
 )
@@ -123,6 +124,7 @@ class Slots:
             if stage.resources.gpus and stage.host is None:
                 # All that are there, not only those that this run may see.
                 wanted[gpu_limit(host)] = len(read_machine({}).gpus)
+        self._free_past()
         known = self.limits.known() if self.limits is not None else None
         there = ensure_limits(self.client, wanted, known)
         for stage in stages:
@@ -201,6 +203,14 @@ class Slots:
             self._client = get_client(sync_client=True)
             self._client.__enter__()
         return self._client
+
+    def _free_past(self) -> None:
+        """Give back what an earlier process of this run held when it died: it is resumed now."""
+        file = self.run_dir / LEASES
+        for lease in read_leases(file):
+            with contextlib.suppress(PrefectHTTPStatusError):  # in the worst case it runs out
+                give_back(self.client, lease)
+        file.unlink(missing_ok=True)
 
     def _limit_of(self, name: str, stage: Stage) -> int:
         found = read_limit(self.client, name)

@@ -262,6 +262,20 @@ def test_the_slots_of_a_killed_run_are_freed_by_the_next_one(
     assert not (killed.path / LEASES).exists()
 
 
+def test_a_run_that_is_resumed_has_back_what_its_dead_process_held(make: Make, host: str) -> None:
+    waits: list[str] = []
+    killed, resumed = make(), make(on_wait=waits.append)
+    killed.ensure([stage()])
+    killed._take(measure_limit(host), 1)
+    killed._leases.clear()  # it dies here: nothing is renewed or given back, its file stays
+    resumed.ensure([stage()])
+    assert active(resumed, measure_limit(host)) == 0
+    assert not (resumed.run_dir / LEASES).exists()
+    with resumed.measuring(stage()):
+        assert active(resumed, measure_limit(host)) == 1
+    assert waits == []
+
+
 def test_a_living_runs_slots_are_nobody_elses_to_free(
     make: Make, host: str, folder: RunFolder
 ) -> None:
