@@ -602,8 +602,8 @@ def _become(launch: StageLaunch, mark: orphans.Mark, fds: _Fds, parent: int, nic
     step = "session"
     try:
         signal.set_wakeup_fd(-1)
-        # Python ignores these two; a program expects the default.
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP,
+        # Python ignores PIPE and XFSZ, a shell INT and QUIT of what it starts in the background.
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP,
                        signal.SIGPIPE, signal.SIGXFSZ):  # fmt: skip
             signal.signal(number, signal.SIG_DFL)
         os.setsid()

@@ -59,6 +59,7 @@ def until(fact: Callable[[], Any], what: str, patience_s: float = 30.0) -> Any:
 
 def test_a_run_imports_nothing_here_and_prints_here(home: Path, tmp_path: Path) -> None:
     config = experiment(tmp_path / "it is here")
+    client.ensure_local(home)  # a test beside this one may have ended the shared engine
     code, imported, printed = handed_over(home, config.parent, "run", config.name, "--json")
     assert (code, imported) == (0, [])
     record = RunStore(home).open(json.loads(printed)["run_id"]).read()
