@@ -9,12 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from deployments.local import client
 from deployments.local.state import locked, open_lock, take
 
 # Prefect's client sends usage data when it is imported, unless it finds this.
 os.environ["DO_NOT_TRACK"] = "1"
+
+# The same examples each time, where a change is judged: what random ones find is no fault of its
+# own. Everywhere else they are drawn anew.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("BENCHWRIGHT_CI"):
+    settings.load_profile("ci")
 
 # A session that was started in the background of a script has Ctrl-C ignored, and hands that on to
 # every command that it tests.

@@ -8,6 +8,7 @@ peace: of normal noise at most 1 in 100 is remarked on by any one of them.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -241,13 +242,16 @@ def _logs_of_pairs(
 
 
 def modified_z(values: Sequence[float]) -> list[float] | None:
-    """Distance of each value from the median, in units of the median distance; None where 0."""
+    """Distance of each value from the median, in units of the median distance; None where 0.
+
+    A distance that is too large for a number is the largest one.
+    """
     middle = median(values)
     distances = [abs(value - middle) for value in values]
     typical = median(distances)
     if typical == 0 or not math.isfinite(max(distances)):
         return None
-    return [0.6745 * distance / typical for distance in distances]
+    return [min(0.6745 * distance / typical, sys.float_info.max) for distance in distances]
 
 
 def outliers(metric: Metric, arm: str, values: Sequence[float]) -> Finding | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from benchwright.judgement.decide import contrast, decide
@@ -120,6 +120,7 @@ def test_the_other_direction_turns_better_into_worse(
     DIRECTIONS,
     st.booleans(),
 )
+@example([0.0], [0.0] * 5 + [1.0] * 4 + [1.3e308], Scale.RATIO, Direction.LOWER, False)
 @settings(max_examples=120, deadline=None)
 def test_any_finite_numbers_give_a_word_and_no_nan(
     before: list[float], after: list[float], scale: Scale, direction: Direction, exact: bool
