@@ -145,7 +145,7 @@ def test_a_run_that_spent_what_was_approved_goes_on_with_a_higher_ceiling(
     assert kept, "what was finished before the ceiling is kept"
     write_quote(folder.path, quote(1.5, usd_per_hour=1.0))
     finished = benchwright(
-        "resume", folder.run_id, "--max-cost", "50", "--json", cwd=tmp_path, home=home
+        "resume", folder.run_id, "--max-cost", "9", "--json", cwd=tmp_path, home=home
     )
     assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
     good = [sample.started for sample in folder.samples() if sample.ok]
