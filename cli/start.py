@@ -17,11 +17,18 @@ ELSEWHERE = ("--deployment", "--help", "-h")
 def main() -> NoReturn:
     """Carry out the command of this process, and leave with its exit code."""
     argv = sys.argv[1:]
-    code = hand_over(argv)
-    if code is None:
-        from cli.main import call
+    try:
+        code = hand_over(argv)
+        if code is None:
+            from cli.main import call
 
-        code = call(argv)
+            code = call(argv)
+    except KeyboardInterrupt:  # before the command, or the engine's child, could take it up
+        from benchwright.errors import Interrupted
+        from cli.output import print_error
+
+        print_error(Interrupted("interrupted"), as_json="--json" in argv)
+        code = Interrupted.exit_code
     sys.exit(code)
 
 
@@ -32,7 +39,8 @@ def hand_over(argv: list[str]) -> int | None:
     if any(word.partition("=")[0] in ELSEWHERE for word in argv):
         return None
     home = _home(argv)
-    if not (home / "engine").is_dir():
+    # os.path.isdir says False, and raises nothing, for what lies below a folder that is closed.
+    if not os.path.isdir(home / "engine"):  # noqa: PTH112
         return None
     from deployments.local.quick import talk
 

@@ -16,6 +16,7 @@ import pytest
 
 from benchwright.record.run import Status
 from benchwright.record.store import RunStore
+from cli import start
 from deployments.local import client, protocol
 from tests.cli.conftest import experiment
 from tests.cli.support import BENCHWRIGHT
@@ -179,6 +180,20 @@ def test_ctrl_c_here_ends_the_run_and_what_it_started(home: Path, tmp_path: Path
     assert gone(child)
 
 
+def test_ctrl_c_before_anybody_has_the_command_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(argv: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start, "hand_over", interrupted)
+    monkeypatch.setattr(sys, "argv", ["benchwright", "run", "x.yaml"])
+    with pytest.raises(SystemExit) as left:
+        start.main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err.startswith("error: interrupted")
+
+
 def test_a_signal_that_was_to_be_ignored_here_is_ignored(home: Path, tmp_path: Path) -> None:
     config = experiment(tmp_path / "experiment", replication={"replicates": 1, "warmup": 0})
     hold = config.parent / "hold"
@@ -207,12 +222,7 @@ def test_a_run_outlives_its_terminal_and_the_command_does_not(home: Path, tmp_pa
     terminal.communicate(timeout=60)
     until(lambda: len(commands(home)) < len(before), "the command's end")
     assert not gone(child)
-    (run,) = [r for r in client.runs(client.LocalHome(home)) if str(tmp_path) in cwd_of(r["pid"])]
-    submission = client.attach(home, run["run_id"])
-    assert submission is not None
-    submission.cancel()
-    submission.follow()
-    until(lambda: gone(child), "the end of what the run started")
+    end_the_run(home, tmp_path, child)
 
 
 def commands(home: Path) -> set[int]:
@@ -228,6 +238,16 @@ def commands(home: Path) -> set[int]:
     return {pid for pid in found - runs if not gone(pid)}
 
 
+def end_the_run(home: Path, folder: Path, child: int) -> None:
+    """Find the one run below a folder, which goes on without its terminal, and cancel it."""
+    (run,) = [r for r in client.runs(client.LocalHome(home)) if str(folder) in cwd_of(r["pid"])]
+    submission = client.attach(home, run["run_id"])
+    assert submission is not None
+    submission.cancel()
+    submission.follow()
+    until(lambda: gone(child), "the end of what the run started")
+
+
 def cwd_of(pid: int) -> str:
     return str(Path(f"/proc/{pid}/cwd").readlink())
 
@@ -237,12 +257,7 @@ def test_a_command_that_is_terminated_dies_of_that_signal(home: Path, tmp_path: 
     terminal.terminate()
     terminal.communicate(timeout=60)
     assert terminal.returncode == -signal.SIGTERM
-    (run,) = [r for r in client.runs(client.LocalHome(home)) if str(tmp_path) in cwd_of(r["pid"])]
-    submission = client.attach(home, run["run_id"])
-    assert submission is not None
-    submission.cancel()
-    submission.follow()
-    until(lambda: gone(child), "the end of what the run started")
+    end_the_run(home, tmp_path, child)
 
 
 def test_a_command_without_its_descriptors_is_refused(home: Path) -> None:
