@@ -1,8 +1,9 @@
-"""The API key of an endpoint: taken from the environment where it is used, and written nowhere.
+"""The API key of an endpoint: taken from the environment where it is used, and kept nowhere.
 
 A parameter names the variable, never the key: parameters stand in records, logs and pages. On the
-target host the key travels in the environment of the processes that need it. It is in no file
-there, and in no argument list, which every user of a machine can read.
+target host the key travels in the environment of the processes that need it. It is in no argument
+list, which every user of a machine can read, and in no file but the start script, which only its
+user may read and which removes itself before all else.
 """
 
 from __future__ import annotations
